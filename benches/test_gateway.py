@@ -1,16 +1,15 @@
 """CPU of a call through the gateway, which is sent all of its history each time, beside what cannot be saved.
 
-An agent in a process of its own, which is not counted, sends a history of some size, is answered at once, and asks
-again with the reply and one more result, over one connection. A rollout is one conversation. Beside it a program of
-ours asks the same model for the same conversation: what the gateway adds is the difference. The floor is one JSON scan
-of the body, which makes its objects, and one hash of its bytes.
+Agents in a process of their own, which is not counted, send a history of some size, are answered at once, and ask
+again with the reply and one more result, each over one connection, all at the same time. A rollout is one conversation.
+Beside them a program of ours asks the same model for the same conversations: what the gateway adds is the difference.
+The floor is one JSON scan of the body, which makes its objects, and one hash of its bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import http.client
 import json
 import sys
 import time
@@ -59,22 +58,31 @@ class Instant:
         return Reply([ReplyChoice("I look.", None, [call], "tool_calls")], 10, 0, 7)
 
 
-def serve() -> None:
-    """Play the conversations that are asked for on standard input, and say that each is done."""
-    for line in sys.stdin:
-        url, task, size, calls = json.loads(line)
-        messages = history(task, size)
-        parts = urlsplit(url)
-        connection = http.client.HTTPConnection(parts.netloc)
-        for _ in range(calls):
-            body = json.dumps({"model": "any", "messages": messages}).encode()
-            connection.request("POST", f"{parts.path}/chat/completions", body, {"Content-Type": "application/json"})
-            message = json.loads(connection.getresponse().read())["choices"][0]["message"]
-            messages.append(message)
-            number = message["tool_calls"][0]["id"]
-            messages.append({"role": "tool", "tool_call_id": number, "content": "There."})
-        connection.close()
-        print("done", flush=True)
+async def converse(url: str, task: str, size: int, calls: int) -> None:
+    """Play a conversation over one connection."""
+    messages, parts = history(task, size), urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    head = f"POST {parts.path}/chat/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+    for _ in range(calls):
+        body = json.dumps({"model": "any", "messages": messages}).encode()
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        top = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(top.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        message = json.loads(await reader.readexactly(length))["choices"][0]["message"]
+        messages.append(message)
+        number = message["tool_calls"][0]["id"]
+        messages.append({"role": "tool", "tool_call_id": number, "content": "There."})
+    writer.close()
+    print(task, flush=True)
+
+
+async def serve() -> None:
+    """Play the conversations that are asked for on standard input, all at once, and say which is done."""
+    asked = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(asked), sys.stdin)
+    async with asyncio.TaskGroup() as playing:
+        while line := await asked.readline():
+            playing.create_task(converse(*json.loads(line)))
 
 
 class Played(NamedTuple):
@@ -105,26 +113,32 @@ async def play(program: Any, tasks: list[tl.Task], calls: int) -> float:
 
 
 class Client:
-    """The agent's process, which plays one conversation after the other; enter it in an event loop."""
+    """The agents' process; enter it in an event loop."""
 
     async def __aenter__(self) -> Self:
         pipe = asyncio.subprocess.PIPE
         self._process = await asyncio.create_subprocess_exec(sys.executable, __file__, stdin=pipe, stdout=pipe)
-        self._turn = asyncio.Lock()
+        self._playing: dict[str, asyncio.Event] = {}
+        self._listening = asyncio.create_task(self._listen())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
+        await self._listening
         await self._process.wait()
+
+    async def _listen(self) -> None:
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            self._playing[line.decode().strip()].set()
 
     async def play(self, url: str, task: str, size: int, calls: int) -> None:
         """Play a conversation."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        async with self._turn:
-            self._process.stdin.write(json.dumps([url, task, size, calls]).encode() + b"\n")
-            assert await self._process.stdout.readline() == b"done\n"
+        done = self._playing[task] = asyncio.Event()
+        self._process.stdin.write(json.dumps([url, task, size, calls]).encode() + b"\n")
+        await done.wait()
 
 
 async def through_gateway(tasks: list[tl.Task], calls: int, size: int) -> float:
@@ -157,8 +171,8 @@ async def of_server(tasks: list[tl.Task], calls: int, size: int) -> float:
     try:
         async with Client() as client:
             start = time.process_time()
-            for task in tasks:
-                await client.play(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", task.id, size, calls)
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+            await asyncio.gather(*(client.play(url, task.id, size, calls) for task in tasks))
             return time.process_time() - start
     finally:
         await runner.cleanup()
@@ -226,4 +240,4 @@ def test_gateway(benchmark: Any, kilobytes: int, capsys: pytest.CaptureFixture[s
 
 
 if __name__ == "__main__":
-    serve()
+    asyncio.run(serve())

@@ -108,6 +108,7 @@ __all__ = [
     "pack_tree",
     "parse_reply",
     "partial_top_up",
+    "parts_digest",
     "presets",
     "read_reply",
     "request_head",
@@ -686,6 +687,13 @@ def base_seed(seed: int, task: str, path: Sequence[int], turn: int, /) -> int:
         path: Fork path of the rollout whose state it is, flattened (turn, draw, turn, draw, ...); empty before the
             first fork.
         turn: Model turns on the path to the state.
+    """
+
+def parts_digest(parts: Sequence[bytes], /) -> bytes:
+    """The hash of some byte strings in their order, each behind its length in eight bytes, little end first.
+
+    Returns:
+        BLAKE2b of 16 bytes.
     """
 
 def calls_of(
@@ -1423,7 +1431,8 @@ class RequestReader:
 
         Returns:
             The method; the target as it was sent, printable ASCII; the body; whether the connection may bring another
-            request after it; the values of the wanted headers in Latin-1, of equal names the first.
+            request after it, which one of HTTP/1.0 may not; the values of the wanted headers in Latin-1, of equal names
+            the first.
 
         Raises:
             ValueError: No request is whole.
@@ -1432,6 +1441,10 @@ class RequestReader:
     @property
     def expects(self) -> bool:
         """Whether the client waits for 100 (Continue), and has sent nothing of the body."""
+
+    @property
+    def target(self) -> str:
+        """The target as it was sent, once the head is whole; empty before."""
 
     @property
     def size(self) -> int | None:

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trunkline.gateway.formats import FORMATS
+from trunkline.gateway.requests import AgentRequests
 from trunkline.gateway.types import AgentReply, AgentRequest, RequestRefused
 from trunkline.llm.messages import check
 from trunkline.llm.request import Sampling, constant
@@ -148,7 +149,7 @@ CHANGES = st.lists(st.tuples(st.integers(0, 999), VALUES | st.just(DROPPED)), ma
 
 def read(route: str, body) -> AgentRequest | RequestRefused:
     try:
-        return FORMATS[route].read(body)
+        return AgentRequests(b"secret").read(FORMATS[route], json.dumps(body).encode())
     except RequestRefused as refusal:
         return refusal
 
@@ -277,7 +278,8 @@ def test_events_add_up_to_the_message_and_calls_come_back_as_they_were(reply: Ag
                 added |= {**one["delta"], "usage": one["usage"]}
     assert added == whole
     turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": whole["content"]}]
-    said = form.read({"model": "m", "max_tokens": 1, "messages": turns}).messages[1]
+    body = {"model": "m", "max_tokens": 1, "messages": turns}
+    said = AgentRequests(b"secret").read(form, json.dumps(body).encode()).messages[1]
     for call, given_back in zip(reply.choices[0].tool_calls, said.get("tool_calls", ()), strict=True):
         assert given_back["id"] == call.id
         assert given_back["function"]["name"] == call.name

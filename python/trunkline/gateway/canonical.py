@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import deque
+from operator import is_
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
+from trunkline._core import parts_digest
 from trunkline._internal.text import scrub
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError
@@ -43,7 +44,7 @@ class RequestMasks:
         self._patterns = patterns
         # The longest first, so that a text within another one does not leave a rest of it.
         plain = sorted({re.escape(text) for text in texts if text}, key=lambda text: (-len(text), text))
-        self._compiled = [re.compile("|".join(plain))] if plain else []
+        self._replaced = [re.compile("|".join(plain)).sub] if plain else []
         for pattern in patterns:
             try:
                 compiled = re.compile(pattern)
@@ -52,7 +53,7 @@ class RequestMasks:
                 raise ConfigError(f"mask {short_repr(pattern)} is no regular expression: {problem}") from None
             if empty:
                 raise ConfigError(f"mask {short_repr(pattern)} fits the empty text: write what it is to cover")
-            self._compiled.append(compiled)
+            self._replaced.append(compiled.sub)
 
     def with_texts(self, texts: Iterable[str]) -> RequestMasks:
         """Return these masks, and others of plain texts."""
@@ -60,8 +61,8 @@ class RequestMasks:
 
     def apply(self, text: str) -> str:
         """Return a text with all that is covered replaced by one character."""
-        for compiled in self._compiled:
-            text = compiled.sub(_MASKED, text)
+        for replaced in self._replaced:
+            text = replaced(_MASKED, text)
         return text
 
 
@@ -80,27 +81,48 @@ class FormReader:
         self._ordinals: dict[str, int] = {}
         self._count = 0
 
-    def read(self, message: Message) -> bytes:
+    def read(self, message: Message) -> tuple[bytes, bytes]:
         """Return a message's form: role, text, calls by name and parsed arguments, and which call it answers.
 
         Args:
             message: A chat message, whose role and text :func:`trunkline.llm.messages.check` accepts.
+
+        Returns:
+            The form with what masks cover replaced, and without.
         """
-        apply = self._masks.apply
         calls = []
+        if listed := message.get("tool_calls"):
+            for call in listed:
+                function = call["function"]
+                calls.append([function["name"], arguments(function["arguments"])])
+        answered = message.get("tool_call_id")
+        answers = None if answered is None else self._ordinals.get(answered)
+        content = message.get("content")
+        if type(content) is not str:
+            content = _content(content)
+        raw = encoded([message["role"], content, calls, answers])
+        apply = self._masks.apply
+        text = apply(content) if type(content) is str else [apply(x) if type(x) is str else x for x in content]
+        covered = calls and [[*map(apply, call)] for call in calls]
+        if text == content and covered == calls:
+            return raw, raw
+        return encoded([message["role"], text, covered, answers]), raw
+
+    def passed(self, message: Message) -> None:
+        """Note the calls of a message, which those behind it may answer."""
         for call in message.get("tool_calls") or ():
-            function = call["function"]
-            calls.append([apply(function["name"]), apply(arguments(function["arguments"]))])
             self._ordinals[call["id"]] = self._count
             self._count += 1
-        answers = self._ordinals.get(message.get("tool_call_id", ""))
-        return encoded([message["role"], _content(message.get("content"), self._masks), calls, answers])
 
 
 def forms(messages: Sequence[Message], masks: RequestMasks = NO_MASKS) -> list[bytes]:
     """Return the form of each message of a conversation."""
     reader = FormReader(masks)
-    return [reader.read(message) for message in messages]
+    found = []
+    for message in messages:
+        found.append(reader.read(message)[0])
+        reader.passed(message)
+    return found
 
 
 def arguments(text: str) -> str:
@@ -126,17 +148,24 @@ class LatestRequests(Generic[T]):
 
     def take(self, messages: Sequence[Message]) -> T | None:
         """Take out what was found in the longest request that these messages begin with."""
-        fitting = [place for place, (earlier, _) in enumerate(self._kept) if _begins(messages, earlier)]
-        if not fitting:
+        longest = at = -1
+        for place, (earlier, _) in enumerate(self._kept):
+            if len(earlier) > longest and _begins(messages, earlier):
+                longest, at = len(earlier), place
+        if at < 0:
             return None
-        longest = max(fitting, key=lambda place: len(self._kept[place][0]))
-        _, found = self._kept[longest]
-        del self._kept[longest]
+        _, found = self._kept[at]
+        del self._kept[at]
         return found
 
 
 def _begins(messages: Sequence[Message], earlier: Sequence[Message]) -> bool:
+    last = len(earlier) - 1
     try:
+        if len(messages) <= last or messages[last] != earlier[last]:
+            return False
+        if all(map(is_, messages, earlier)):
+            return True
         return messages[: len(earlier)] == earlier and all(
             encoded(new["content"]) == encoded(old["content"])  # true is not 1 there
             for new, old in zip(messages, earlier, strict=False)
@@ -144,20 +173,6 @@ def _begins(messages: Sequence[Message], earlier: Sequence[Message]) -> bool:
         )
     except RecursionError:
         return False
-
-
-def digest(parts: Iterable[bytes], size: int = 16) -> bytes:
-    """Return the hash of some byte strings in their order."""
-    hashed = hashlib.blake2b(digest_size=size)
-    add_parts(hashed, parts)
-    return hashed.digest()
-
-
-def add_parts(hashed: hashlib.blake2b, parts: Iterable[bytes]) -> None:
-    """Add byte strings to a hash, each with its length."""
-    for part in parts:
-        hashed.update(len(part).to_bytes(8, "little"))
-        hashed.update(part)
 
 
 def encoded(value: Any) -> bytes:
@@ -168,15 +183,9 @@ def encoded(value: Any) -> bytes:
         return _sorted.encode(scrub(value))
 
 
-def _content(content: Any, masks: RequestMasks) -> Any:
+def _content(content: Any) -> Any:
     if content is None:
         return ""
     if isinstance(content, str):
-        return masks.apply(content)
-    parts: list[Any] = []
-    for part in content:
-        if part.get("type") == "text":
-            parts.append(masks.apply(part["text"]))
-        else:
-            parts.append([digest([encoded(part)]).hex()])
-    return parts
+        return content
+    return [part["text"] if part.get("type") == "text" else [parts_digest([encoded(part)]).hex()] for part in content]

@@ -4,72 +4,69 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
-from aiohttp import web
 
 from trunkline._internal.resources import make_room
-from trunkline._internal.text import HIDDEN, describe_error, excerpt
+from trunkline._internal.text import describe_error, excerpt
+from trunkline.gateway.connection import JSON, TEXT, AgentConnection
 from trunkline.gateway.formats import FORMATS
-from trunkline.gateway.types import RequestRefused, SeenMessages
+from trunkline.gateway.requests import LARGE, AgentRequests
+from trunkline.gateway.types import RequestRefused
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
+    from trunkline.gateway.connection import HttpRequest
     from trunkline.gateway.types import AgentReply, AgentRequest, Format
 
 logger = logging.getLogger(__name__)
-_silent = logging.getLogger(f"{__name__}.http")
-_silent.disabled = True
 
-_MOST_BYTES: Final = 64 << 20
-"""Of a request's body."""
-
-_MOST_VALUES: Final = 1_000_000
-"""Of a body of more than ``_LARGE`` bytes, told by commas and brackets; each value costs time and much memory."""
-_LARGE: Final = 4 << 20
 _READING: Final = 8
-"""Bodies of one rollout that are read at a time; and of all rollouts, bodies that may be large."""
+"""Bodies of one rollout that are not small and are read at a time; and of all rollouts, bodies that may be large."""
 _SENT_WITHIN: Final = 30.0
-"""Seconds in which a body that may be large must come, once it is read."""
+"""Seconds in which such a body must come, once it is read."""
 _REQUESTS: Final = 256
 """Requests of one rollout at a time."""
-_IDLE: Final = 256
-"""Connections without a request; of more, the oldest are closed."""
+_IDLE: Final = 64
+"""Connections between two requests, by rollout; of more, the oldest are closed."""
+_NEW: Final = 1024
+"""Likewise of connections that have asked nothing yet."""
 _ROOM: Final = 4096
 """Connections that this process may have open, where its limits allow it."""
 
 _ALIVE: Final = 10.0
 """Seconds between two comment lines of a stream whose reply is being made."""
+_COMMENT: Final = b": waiting for the model\n\n"
 
 _MODELS: Final = "/v1/models"
-_JSON: Final = "application/json"
+_NOT_SERVED: Final = b"no rollout is served here"
 
 
-class RepeatedRequest(NamedTuple):
-    """Tells a request that is sent again from a new one.
+class GatewayCall(Protocol):
+    """A request of an agent, which waits for its reply.
 
     Attributes:
         attempts: How often the client says that it has sent it before.
         key: The key that all its attempts share; empty where the client gives none.
-        connected: Whether the client still waits for the reply.
     """
 
-    attempts: int = 0
-    key: str = ""
-    connected: Callable[[], bool] = lambda: True
+    attempts: int
+    key: str
 
+    def waits(self) -> bool:
+        """Whether the client still waits for the reply."""
+        ...
 
-class GatewayAnswer(Protocol):
-    """A reply, and whether the agent has it."""
+    def reply(self, reply: AgentReply, delivered: Callable[[], None]) -> None:
+        """Write the reply; ``delivered`` is called once it was written to its end."""
+        ...
 
-    reply: AgentReply
-
-    def delivered(self) -> None:
-        """Note that the reply was written to its end."""
+    def refuse(self, refusal: RequestRefused) -> None:
+        """Write that there is no reply."""
         ...
 
 
@@ -79,62 +76,148 @@ class GatewaySession(Protocol):
     refused: int
     """How many requests were not offered, or were no requests."""
 
-    async def answer(self, request: AgentRequest, repetition: RepeatedRequest) -> GatewayAnswer:
-        """Return the reply to a request; raises RequestRefused."""
+    def answer(self, request: AgentRequest, call: GatewayCall) -> None:
+        """Reply to a request, now or later; raises RequestRefused."""
         ...
 
 
-class _Served:
-    """A rollout that is served, with how many requests it has."""
+class ServedRollout:
+    """A rollout that is served."""
 
-    def __init__(self, session: GatewaySession) -> None:
+    def __init__(self, secret: str, session: GatewaySession) -> None:
         self.session = session
-        self.requests = 0
+        self.requests = AgentRequests(secret.encode())
+        self.calls: dict[WaitingCall, None] = {}
+        self.bodies: set[asyncio.Task[None]] = set()
+        self.idle: dict[AgentConnection, None] = {}
         self.reading = asyncio.Semaphore(_READING)
         self.reading_large = asyncio.Lock()
-        self.seen = SeenMessages()
+
+
+class WaitingCall:
+    """A request of an agent whose reply is being made; see :class:`GatewayCall`."""
+
+    def __init__(
+        self,
+        connection: AgentConnection,
+        served: ServedRollout,
+        form: Format,
+        asked: AgentRequest,
+        said: Sequence[str | None],
+    ) -> None:
+        retries, key = said
+        self.attempts = _whole(retries)
+        self.key = (key or "")[:200]
+        self.waits = connection.is_open
+        self._connection = connection
+        self._served = served
+        self._form = form
+        self._asked = asked
+        self._begun = False
+        self._timer: asyncio.TimerHandle | None = None
+        served.calls[self] = None
+        if asked.stream:
+            self._timer = asyncio.get_running_loop().call_later(_ALIVE, self._alive)
+
+    def _alive(self) -> None:
+        """Keep a stream open by a comment line."""
+        self._begin()
+        self._connection.put(_COMMENT)
+        self._timer = asyncio.get_running_loop().call_later(_ALIVE, self._alive)
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._connection.begin_stream()
+
+    def cut(self) -> None:
+        """Close the connection, as no reply will come."""
+        self.end()
+        self._connection.cut()
+
+    def end(self) -> bool:
+        """Wait no longer; returns whether the client does."""
+        self._served.calls.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+        return self._connection.is_open()
+
+    def reply(self, reply: AgentReply, delivered: Callable[[], None]) -> None:
+        if not self.end():
+            return
+        asked, form = self._asked, self._form
+        if reply.model != asked.model:
+            reply = msgspec.structs.replace(reply, model=asked.model)
+        try:
+            if asked.stream:
+                self._begin()
+                self._connection.end_stream(form.events(asked, reply), delivered)
+            else:
+                self._connection.reply(200, msgspec.json.encode(form.write(asked, reply)), JSON, delivered)
+        except Exception as problem:  # noqa: BLE001 - a fault of this module ends no rollout
+            _log(problem)
+            self._connection.cut()
+
+    def refuse(self, refusal: RequestRefused) -> None:
+        if not self.end():
+            return
+        if self._begun:
+            said = b"event: error\ndata: " + msgspec.json.encode(self._form.refuse(refusal)) + b"\n\n"
+            self._connection.end_stream((said,))
+        else:
+            _refuse(self._connection, self._form, refusal)
+
+
+def _whole(text: str | None) -> int:
+    """The number of attempts that a header says; 0 where it says none."""
+    if text:
+        with suppress(ValueError):
+            return min(max(0, int(text[:9])), 1_000_000)
+    return 0
 
 
 class Gateway:
     """The endpoint of a worker; make and close it in its event loop."""
 
     def __init__(self) -> None:
-        self._sessions: dict[str, _Served] = {}
-        self._runner: web.AppRunner | None = None
+        self._sessions: dict[str, ServedRollout] = {}
         self._listening: asyncio.Server | None = None
-        self._busy: set[asyncio.Transport | None] = set()
+        self._connections: dict[AgentConnection, dict[AgentConnection, None]] = {}
+        self._new: dict[AgentConnection, None] = {}
         self._port = 0
         self._large = asyncio.Semaphore(_READING)
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
         """Listen on a free port of 127.0.0.1."""
-        app = web.Application(middlewares=[self._guard], client_max_size=_MOST_BYTES)
-        app.router.add_route("*", "/{secret}/{path:.*}", self._serve)
-        # What is no HTTP is answered with status 400; aiohttp would also log it, with its traceback.
-        self._runner = web.AppRunner(app, access_log=None, logger=_silent, shutdown_timeout=1.0)
-        await self._runner.setup()
         make_room(0, _ROOM)
-        self._listening = await asyncio.get_running_loop().create_server(self._connected, "127.0.0.1", 0)
+        self._listening = await asyncio.get_running_loop().create_server(self._connect, "127.0.0.1", 0)
         self._port = int(self._listening.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stop listening, and cut the requests that are left."""
-        for task in tuple(self._tasks):
-            task.cancel()
+        """Stop listening, and cut the connections that are left."""
         if self._listening is not None:
             self._listening.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        for served in self._sessions.values():
+            for task in served.bodies:
+                task.cancel()
+        for connection in tuple(self._connections):
+            connection.cut()
+        await asyncio.sleep(0)
 
     @contextmanager
     def serving(self, secret: str, session: GatewaySession, origin: str = "") -> Iterator[str]:
         """Serve a session; yields its base URL, which ends with the secret, at an address of :meth:`listening`."""
-        self._sessions[secret] = _Served(session)
+        served = self._sessions[secret] = ServedRollout(secret, session)
         try:
             yield f"{origin or self.origin}/{secret}"
         finally:
             del self._sessions[secret]
+            for task in served.bodies:
+                task.cancel()
+            for call in tuple(served.calls):
+                call.cut()
+            for connection in tuple(served.idle):
+                self._wait(connection, self._new, _NEW)
 
     @property
     def origin(self) -> str:
@@ -148,145 +231,117 @@ class Gateway:
             yield self.origin
             return
         host, port = listener.getsockname()
-        server = await asyncio.get_running_loop().create_server(self._connected, sock=listener)
+        server = await asyncio.get_running_loop().create_server(self._connect, sock=listener)
         try:
             yield f"http://{host}:{port}"
         finally:
             server.close()
 
-    def _connected(self) -> asyncio.Protocol:
-        """Serve a new connection; one agent that opens many takes those of no other that asks."""
-        assert self._runner is not None
-        assert self._runner.server is not None
-        idle = [one for one in self._runner.server.connections if one.transport and one.transport not in self._busy]
-        for one in idle[: max(0, len(idle) - _IDLE)]:
-            one.force_close()
-        return self._runner.server()
+    def _connect(self) -> AgentConnection:
+        return AgentConnection(self)
 
-    @web.middleware
-    async def _guard(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        # aiohttp may not be left to cut requests itself: where one ends just then, it logs a traceback.
-        task = asyncio.current_task()
-        if task is not None:
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        transport = request.transport
-        self._busy.add(transport)
-        try:
-            return await handler(request)
-        except ConnectionError:
-            return web.Response(status=499)  # the agent has hung up: nothing can be sent
-        except web.HTTPException as error:
-            return _refused(_format_of(request.path), RequestRefused(f"no such path: {error.reason}", error.status))
-        except Exception as problem:  # noqa: BLE001 - a fault of this module ends no rollout
-            logger.error("a request of an agent failed: %s", excerpt(describe_error(problem), 300))  # noqa: TRY400
-            return _refused(_format_of(request.path), RequestRefused("the request failed here", 500))
-        finally:
-            self._busy.discard(transport)
+    def opened(self, connection: AgentConnection) -> None:
+        """Note a new connection."""
+        self._connections[connection] = self._new
+        self._wait(connection, self._new, _NEW)
 
-    async def _serve(self, request: web.Request) -> web.StreamResponse:
-        served = self._sessions.get(request.match_info["secret"])
+    def closed(self, connection: AgentConnection) -> None:
+        """Note that a connection is closed."""
+        self._connections.pop(connection, {}).pop(connection, None)
+
+    def _wait(self, connection: AgentConnection, among: dict[AgentConnection, None], most: int) -> None:
+        """Have a connection wait for its next request; one agent that opens many takes those of no other."""
+        self._connections[connection].pop(connection, None)
+        self._connections[connection] = among
+        among[connection] = None
+        if len(among) > most:
+            oldest = next(iter(among))
+            del among[oldest]
+            oldest.cut()
+
+    def served(self, connection: AgentConnection) -> None:
+        """Note that a request has its reply."""
+        among = self._connections[connection]
+        self._wait(connection, among, _NEW if among is self._new else _IDLE)
+
+    def refuse(self, connection: AgentConnection, status: int, text: str) -> None:
+        """Answer what is no request."""
+        connection.refuse(status, msgspec.json.encode(_format_of("").refuse(RequestRefused(text, status))))
+
+    def _find(self, connection: AgentConnection, target: str) -> tuple[ServedRollout | None, str]:
+        """The rollout of a target, and the path behind its secret."""
+        path = target.partition("?")[0]
+        if "://" in path:
+            path = "/" + path.partition("://")[2].partition("/")[2]
+        secret, _, route = path[1:].partition("/")
+        served = self._sessions.get(secret)
+        self._connections[connection].pop(connection, None)
+        self._connections[connection] = self._new if served is None else served.idle
+        return served, "/" + route.strip("/")
+
+    def admit(self, connection: AgentConnection, target: str, size: int | None) -> None:
+        """Read a body that is not small as one of few."""
+        served, route = self._find(connection, target)
         if served is None:
-            return web.Response(status=404, text="no rollout is served here")
-        served.requests += 1
-        try:
-            return await self._route(request, served)
-        finally:
-            served.requests -= 1
+            connection.refuse(404, _NOT_SERVED, TEXT)
+            return
+        task = asyncio.get_running_loop().create_task(self._read_body(connection, served, _format_of(route), size))
+        served.bodies.add(task)
+        task.add_done_callback(served.bodies.discard)
 
-    async def _route(self, request: web.Request, served: _Served) -> web.StreamResponse:
-        session = served.session
-        route = "/" + request.match_info["path"].strip("/")
-        form = _format_of(route)
+    async def _read_body(
+        self, connection: AgentConnection, served: ServedRollout, form: Format, size: int | None
+    ) -> None:
+        """Read a body, large ones one by one, so that many agents together do not fill the memory."""
+        large = size is None or size > LARGE
+        alone = (served.reading_large, self._large) if large else (nullcontext(), nullcontext())
+        try:
+            async with served.reading, alone[0], alone[1], asyncio.timeout(_SENT_WITHIN):
+                await connection.body()
+        except TimeoutError:
+            late = RequestRefused(f"the body did not come within {_SENT_WITHIN:.0f} s", 408)
+            served.session.refused += 1
+            connection.refuse(late.status, msgspec.json.encode(form.refuse(late)))
+
+    def serve(self, connection: AgentConnection, request: HttpRequest) -> None:
+        """Serve a request, which is answered at once where it is refused or on record."""
+        served, route = self._find(connection, request.target)
+        if served is None:
+            connection.reply(404, _NOT_SERVED, TEXT)
+            return
+        form, session = _format_of(route), served.session
         try:
             if request.method == "GET" and (route == _MODELS or route.startswith(f"{_MODELS}/")):
-                return _models(route)
-            if request.method != "POST" or form.route != route:
-                raise RequestRefused(f"{request.method} {excerpt(route, 80)} is not offered here", 404, "not_found")
-            if served.requests > _REQUESTS:
-                raise RequestRefused(f"more than {_REQUESTS} requests at a time: wait for replies", 429, retry=True)
-            async with served.reading:
-                body = _decoded(await self._read(request, served), request.match_info["secret"])
-            asked = form.read(body, served.seen)
+                connection.reply(200, _models(route))
+                return
+            try:
+                asked = _read(request, route, form, served)
+            except RequestRefused:
+                session.refused += 1
+                raise
+            call = WaitingCall(connection, served, form, asked, request.said)
+            try:
+                session.answer(asked, call)
+            except BaseException:
+                call.end()
+                raise
         except RequestRefused as refusal:
-            session.refused += 1
-            return _refused(form, refusal)
-        return await self._answer(request, session, form, asked)
-
-    async def _read(self, request: web.Request, served: _Served) -> bytes:
-        """Read a body; those that may be large one by one, so that many agents together do not fill the memory."""
-        try:
-            if (request.content_length or _MOST_BYTES) <= _LARGE:
-                return await request.read()
-            async with served.reading_large, self._large, asyncio.timeout(_SENT_WITHIN):
-                return await request.read()
-        except TimeoutError:
-            raise RequestRefused(f"the body did not come within {_SENT_WITHIN:.0f} s", 408) from None
-        except web.HTTPRequestEntityTooLarge:
-            raise RequestRefused(f"the body is larger than {_MOST_BYTES:,} bytes: shorten it", 413) from None
-        except web.RequestPayloadError as problem:
-            raise _no_object(problem) from None
-
-    async def _answer(
-        self, request: web.Request, session: GatewaySession, form: Format, asked: AgentRequest
-    ) -> web.StreamResponse:
-        """Wait for the reply, and write it; a stream is kept open by comment lines meanwhile."""
-        repetition = _repetition(request)
-        working = asyncio.ensure_future(session.answer(asked, repetition))
-        stream: web.StreamResponse | None = None
-        try:
-            while not working.done():
-                await asyncio.wait((working,), timeout=_ALIVE if asked.stream else None)
-                if not working.done():
-                    if stream is None:
-                        stream = await _stream(request)
-                    await stream.write(b": waiting for the model\n\n")
-            answer = working.result()
-        except RequestRefused as refusal:
-            if stream is None:
-                return _refused(form, refusal)
-            await stream.write(b"event: error\ndata: " + msgspec.json.encode(form.refuse(refusal)) + b"\n\n")
-            await stream.write_eof()
-            return stream
-        finally:
-            working.cancel()
-        if not asked.stream:
-            whole = web.Response(body=msgspec.json.encode(form.write(asked, answer.reply)), content_type=_JSON)
-            await whole.prepare(request)
-            await whole.write_eof()
-            stream = whole
-        else:
-            stream = await _stream(request) if stream is None else stream
-            for event in form.events(asked, answer.reply):
-                await stream.write(event)
-            await stream.write_eof()
-        if repetition.connected():
-            answer.delivered()
-        return stream
+            _refuse(connection, form, refusal)
+        except Exception as problem:  # noqa: BLE001 - a fault of this module ends no rollout
+            _log(problem)
+            _refuse(connection, form, RequestRefused("the request failed here", 500))
 
 
-async def _stream(request: web.Request) -> web.StreamResponse:
-    stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    await stream.prepare(request)
-    return stream
+def _log(problem: Exception) -> None:
+    logger.error("a request of an agent failed: %s", excerpt(describe_error(problem), 300))
 
 
-def _decoded(data: bytes, secret: str) -> dict[str, Any]:
-    """Decode a body; an agent that writes its base URL into it has the secret hidden, as it is kept in the run file."""
-    if (key := secret.encode()) in data:
-        data = data.replace(key, HIDDEN.encode())
-    if len(data) > _LARGE and sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-        raise RequestRefused(f"the body has more than {_MOST_VALUES:,} values: shorten it", 413)
-    try:
-        return msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
-        raise _no_object(problem) from None
-
-
-def _no_object(problem: Exception) -> RequestRefused:
-    return RequestRefused(f"the body is no JSON object: {excerpt(describe_error(problem), 200)}")
+def _read(request: HttpRequest, route: str, form: Format, served: ServedRollout) -> AgentRequest:
+    if request.method != "POST" or form.route != route:
+        raise RequestRefused(f"{request.method} {excerpt(route, 80)} is not offered here", 404, "not_found")
+    if len(served.calls) >= _REQUESTS:
+        raise RequestRefused(f"more than {_REQUESTS} requests at a time: wait for replies", 429, retry=True)
+    return served.requests.read(form, request.body)
 
 
 def _format_of(route: str) -> Format:
@@ -297,27 +352,13 @@ def _format_of(route: str) -> Format:
     return known
 
 
-def _repetition(request: web.Request) -> RepeatedRequest:
-    headers, attempts = request.headers, 0
-    with suppress(ValueError):
-        attempts = min(int(headers.get("X-Stainless-Retry-Count", "0")[:9]), 1_000_000)
-    transport = request.transport
-
-    def connected() -> bool:
-        return transport is not None and not transport.is_closing()
-
-    return RepeatedRequest(max(0, attempts), headers.get("Idempotency-Key", "")[:200], connected)
-
-
-def _models(route: str) -> web.Response:
+def _models(route: str) -> bytes:
     """The models: any name is taken, as the run says which model is asked."""
     model = {"id": route[len(_MODELS) + 1 :] or "model", "object": "model", "created": 0, "owned_by": "trunkline"}
-    found = model if len(route) > len(_MODELS) + 1 else {"object": "list", "data": [model]}
-    return web.Response(body=msgspec.json.encode(found), content_type=_JSON)
+    return msgspec.json.encode(model if len(route) > len(_MODELS) + 1 else {"object": "list", "data": [model]})
 
 
-def _refused(form: Format, refusal: RequestRefused) -> web.Response:
+def _refuse(connection: AgentConnection, form: Format, refusal: RequestRefused) -> None:
     """A refusal in the words of the interface, and whether to ask again in those of its official clients."""
-    headers = {"X-Should-Retry": "true" if refusal.retry else "false"}
-    body = msgspec.json.encode(form.refuse(refusal))
-    return web.Response(status=refusal.status, body=body, content_type=_JSON, headers=headers)
+    head = JSON + (b"X-Should-Retry: true\r\n" if refusal.retry else b"X-Should-Retry: false\r\n")
+    connection.reply(refusal.status, msgspec.json.encode(form.refuse(refusal)), head)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from trunkline.gateway.canonical import LatestRequests
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import ReplyChoice
 
@@ -82,25 +81,41 @@ class RequestRefused(Exception):
         self.param = param
 
 
-class SeenMessages(LatestRequests[tuple[list[dict[str, Any]], int]]):
-    """Messages of a rollout's latest requests as they came; kept are those that were read of them, and their size."""
-
-
 class Format(Protocol):
     """One interface of a model server."""
 
     route: str
     """The path behind the base URL, such as ``/v1/chat/completions``."""
 
-    def read(self, body: dict[str, Any], seen: SeenMessages | None = None) -> AgentRequest:
-        """Read a request's JSON object, which may hold anything.
+    conversation: str
+    """The field of a request that holds the conversation."""
+
+    def head(self, body: dict[str, Any]) -> AgentRequest:
+        """Read all of a request but its conversation; the messages are those that stand before it.
 
         Args:
-            body: The object.
-            seen: Messages of earlier requests of the rollout, for interfaces that save time by it.
+            body: The request's JSON object without the conversation, which may hold anything.
 
         Raises:
             RequestRefused: It asks for something that is not offered, or is no request.
+        """
+        ...
+
+    def text(self, value: Any) -> list[dict[str, Any]]:
+        """Return the messages of a conversation that is no list; raises RequestRefused."""
+        ...
+
+    def add(self, messages: list[dict[str, Any]], items: list[Any], first: int) -> None:
+        """Read further items of a conversation that is a list.
+
+        Args:
+            messages: The messages of the items before them, which are extended. A message of earlier items may be
+                replaced, and is not altered.
+            items: The items, which may be anything.
+            first: How many items are before them.
+
+        Raises:
+            RequestRefused: One cannot be sent.
         """
         ...
 

@@ -36,12 +36,13 @@ _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 _PLAIN_ROLES: Final = ("user", "system", "assistant", "developer")
 _PLAIN_FIELDS: Final = ("role", "content")
+_RESULT_FIELDS: Final = ("role", "content", "tool_call_id")
 _TEXTS: Final = {str}
 
 _HEADS: Final = {role: f'{{"role":"{role}","content":'.encode() for role in ROLES}
 """How a message begins that has a role and a text alone."""
 
-_HEAD_SIZE: Final = max(map(len, _HEADS.values())) + len('""}')
+_HEAD_SIZE: Final = max(map(len, _HEADS.values())) + len('"","tool_call_id":""}')
 _ESCAPED_SIZE: Final = len(r"\u0000")  # bytes of the longest character
 
 _encoder = msgspec.json.Encoder()
@@ -133,23 +134,23 @@ def check(conversation: Sequence[Message], name: str = "messages") -> None:
 
 
 def _is_short(conversation: Sequence[Message]) -> bool:
-    """Whether all messages have a role and a text alone, and are short enough however their texts are escaped."""
+    """Whether all messages have texts alone, and are short enough however these are escaped."""
     size = 0
     for message in conversation:
         if not _is_plain(message):
             return False
-        size += _HEAD_SIZE + _ESCAPED_SIZE * len(message["content"])
+        size += _HEAD_SIZE + _ESCAPED_SIZE * sum(map(len, message.values()))
     return size <= LONGEST
 
 
 def _is_plain(message: object) -> bool:
-    """Whether a message has a role and a text alone, in this order."""
-    return (
-        type(message) is dict
-        and tuple(message) == _PLAIN_FIELDS
-        and {*map(type, message.values())} == _TEXTS
-        and message["role"] in _PLAIN_ROLES
-    )
+    """Whether a message has a role and a text alone, and that of a tool the id of its call, in this order."""
+    if type(message) is not dict or {*map(type, message.values())} != _TEXTS:
+        return False
+    fields = tuple(message)
+    if fields == _RESULT_FIELDS:
+        return bool(message["role"] == "tool")
+    return fields == _PLAIN_FIELDS and message["role"] in _PLAIN_ROLES
 
 
 def _canonical(role: str, ordered: dict[str, Any]) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trunkline._core import CoreTree
+    from trunkline.types import Message
 
 
 def read(data: bytes, first: int = 0, attempts: int = 1, micros: int = 0, most: int | None = None) -> Reply:
@@ -71,9 +72,10 @@ def steps(core: CoreTree, path: Sequence[int]) -> Iterator[RecordedStep]:
         yield step
 
 
-def recorded(core: CoreTree, turn: int) -> ReplyChoice:
-    """A recorded model turn as the choice it came from, as far as its message says."""
-    message: dict[str, Any] = msgspec.json.decode(core.message(turn))
+def recorded(core: CoreTree, turn: int, message: Message | None = None) -> ReplyChoice:
+    """A recorded model turn as the choice it came from, as far as its message says, where that is read already."""
+    if message is None:
+        message = msgspec.json.decode(core.message(turn))
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     return ReplyChoice(
         message_text(message),
@@ -85,6 +87,8 @@ def recorded(core: CoreTree, turn: int) -> ReplyChoice:
 
 def written(arguments: str) -> str:
     """Return the arguments of a call in a history as the model wrote them."""
+    if "malformed" not in arguments and "\\u" not in arguments:
+        return arguments
     try:
         written = msgspec.json.decode(arguments, type=_Malformed).malformed
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

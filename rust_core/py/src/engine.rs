@@ -531,6 +531,13 @@ fn missed(py: Python<'_>, faulted: Faulted<Py<PyAny>>) -> PyResult<Missed> {
     Ok((target, waiting(view, waiters), times, answer, fault))
 }
 
+/// The hash of some byte strings in their order, each behind its length: BLAKE2b of 16 bytes.
+#[pyfunction]
+#[pyo3(signature = (parts, /))]
+pub fn parts_digest<'py>(py: Python<'py>, parts: Vec<Bound<'py, PyBytes>>) -> Bound<'py, PyBytes> {
+    PyBytes::new(py, &core::engine::parts_digest(parts.iter().map(|part| part.as_bytes())))
+}
+
 /// The base seed of a fork point: draw i of it is sent with base + i. `path` is the fork path of the rollout whose state it
 /// is, `turn` counts the model turns before it.
 #[pyfunction]

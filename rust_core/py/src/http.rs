@@ -333,6 +333,12 @@ impl RequestReader {
         self.0.with(py, |reader| Ok(reader.expects()))
     }
 
+    /// The target of a head that is whole.
+    #[getter]
+    fn target(&self, py: Python<'_>) -> PyResult<String> {
+        self.0.with(py, |reader| Ok(reader.target().to_owned()))
+    }
+
     /// The length of the body, unless it comes in chunks.
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<Option<usize>> {

@@ -248,19 +248,20 @@ async def test_rollouts_that_step_together_may_branch():
 
 
 class Together(Walker):
-    """A model that is asked three things at once in the second step; it answers once all are there."""
+    """A model that is asked three things at once by a rollout; it answers once all are there."""
 
     def __init__(self):
         super().__init__()
-        self.waiting = []
+        self.waiting = {}
 
     async def complete(self, request):
         if b'"part ' in request.body:
-            self.waiting.append(own := asyncio.Event())
-            if len(self.waiting) == 3:
-                for one in self.waiting:
+            beside = self.waiting.setdefault((request.task, *request.rollouts), [])
+            beside.append(own := asyncio.Event())
+            if len(beside) == 3:
+                for one in beside:
                     one.set()
-                self.waiting.clear()
+                beside.clear()
             await own.wait()
         return await super().complete(request)
 

@@ -439,7 +439,7 @@ async def test_what_is_no_http_is_answered_and_not_logged(caplog):
         for sent in NO_HTTP:
             reader, writer = await asyncio.open_connection(url.hostname, url.port)
             writer.write(sent.replace(b"PATH", f"{url.path}chat/completions".encode()))
-            assert b" 400 " in await reader.readline(), sent
+            assert (await reader.readline())[9:13] in (b"400 ", b"404 "), sent
             writer.close()
         return "done"
 
@@ -557,8 +557,7 @@ async def test_anthropics_messages_are_an_interface_too():
 
 
 async def test_connections_that_an_agent_leaves_open_take_none_from_others(monkeypatch):
-    monkeypatch.setattr(server, "_IDLE", 20)
-    monkeypatch.setattr(server, "_REQUESTS", 10)
+    monkeypatch.setattr(server, "_NEW", 20)
     flooded, answered = asyncio.Event(), asyncio.Event()
 
     async def agent(client, task):
@@ -575,7 +574,7 @@ async def test_connections_that_an_agent_leaves_open_take_none_from_others(monke
                 held[-1][1].write(head)  # its body does not come
             await asyncio.sleep(0)
         closed = [asyncio.ensure_future(reader.read()) for reader, _ in held]
-        while sum(not one.done() for one in closed) > 35:  # those without a request, and ten whose bodies are awaited
+        while sum(not one.done() for one in closed) > 20:  # whether part of a request came or not
             await asyncio.sleep(0.01)
         flooded.set()
         await answered.wait()

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._core import CoreTree
+from trunkline._core import CoreTree, parts_digest
 from trunkline.errors import ConfigError
-from trunkline.gateway.canonical import RequestMasks, digest, forms
+from trunkline.gateway.canonical import RequestMasks, forms
 from trunkline.gateway.formats.chat import ChatFormat
-from trunkline.gateway.types import SeenMessages
+from trunkline.gateway.requests import AgentRequests
 from trunkline.rollout.external.conversations import Conversations
 
 MASKS = RequestMasks(["[ab]"])
+SECRET = b"S3cretS3cret"
 TEXT = st.text(max_size=8)
 ARGUMENTS = st.dictionaries(TEXT, st.integers() | TEXT | st.none() | st.lists(st.booleans(), max_size=2), max_size=3)
 
@@ -86,18 +87,20 @@ def test_the_forms_of_the_first_messages_do_not_depend_on_the_others(messages):
 @settings(max_examples=40)
 @given(st.lists(conversations(), min_size=1, max_size=3), st.data())
 def test_what_is_read_of_a_request_does_not_depend_on_earlier_ones(listed, data):
-    together, seen, form = Conversations(CoreTree(), MASKS), SeenMessages(), ChatFormat()
+    together, seen, form = Conversations(CoreTree(), MASKS), AgentRequests(SECRET), ChatFormat()
     for _ in range(5):
         messages = copy.deepcopy(data.draw(st.sampled_from(listed)))
         messages = messages[: data.draw(st.integers(0, len(messages)))] + data.draw(conversations())
         if data.draw(st.booleans()):
             listed.append(messages)
         body = {"model": "m", "messages": [{"role": "user", "content": "a"}, *messages]}
-        read = form.read(copy.deepcopy(body)).messages
-        here, alone = together.read(form.read(body, seen).messages), Conversations(CoreTree(), MASKS).read(read)
-        assert here._replace(fragments=[]) == alone._replace(fragments=[])
-        assert here.forms == forms(read, MASKS)
-        assert here.raw == digest(forms(read))
+        sent = json.dumps(body, indent=data.draw(st.sampled_from([None, 1]))).encode()
+        read = AgentRequests(SECRET).read(form, sent).messages
+        here, alone = together.read(seen.read(form, sent).messages), Conversations(CoreTree(), MASKS).read(read)
+        assert here.messages == alone.messages == read
+        assert (here.key, here.raw, here.encoded) == (alone.key, alone.raw, alone.encoded)
+        assert here.read.forms[: here.size] == forms(read, MASKS)
+        assert here.raw == parts_digest(forms(read))
 
 
 def test_which_call_is_answered_counts():
@@ -138,4 +141,5 @@ def test_masks_that_cannot_be(pattern):
 def test_a_message_of_calls_alone_is_read_whole():
     calls = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     body = {"model": "m", "messages": [{"role": "assistant", "tool_calls": calls}]}
-    assert ChatFormat().read(body).messages == [{"role": "assistant", "content": "", "tool_calls": calls}]
+    read = AgentRequests(SECRET).read(ChatFormat(), json.dumps(body).encode())
+    assert read.messages == [{"role": "assistant", "content": "", "tool_calls": calls}]

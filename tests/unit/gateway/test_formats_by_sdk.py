@@ -15,6 +15,7 @@ from openai import AsyncOpenAI, BadRequestError, DefaultAsyncHttpxClient
 from pydantic import BaseModel
 
 from trunkline.gateway.formats import FORMATS, anthropic, chat, completions, responses
+from trunkline.gateway.requests import AgentRequests
 from trunkline.gateway.types import AgentReply, AgentRequest, RequestRefused
 from trunkline.llm.types import ReplyChoice, ToolCall
 
@@ -38,7 +39,7 @@ class Endpoint:
     async def serve(self, request: web.Request) -> web.Response:
         form = FORMATS[request.path]
         try:
-            asked = form.read(await request.json())
+            asked = AgentRequests(b"secret").read(form, await request.read())
         except RequestRefused as refusal:
             return web.json_response(form.refuse(refusal), status=refusal.status)
         self.seen.append(asked)
@@ -291,7 +292,7 @@ def test_nesting_that_can_be_read_can_be_written_or_is_refused(route: str, body:
     for depth in range(1, 1200, 7):
         nested = '{"a":' * depth + "1" + "}" * depth
         try:
-            asked = form.read(msgspec.json.decode(body % nested))
+            asked = AgentRequests(b"secret").read(form, (body % nested).encode())
         except RecursionError:  # by the decoder
             break
         except RequestRefused:
@@ -312,7 +313,8 @@ def test_the_guide_has_every_field():
 
 def test_the_shape_of_a_message_and_of_its_events():
     form = FORMATS["/v1/messages"]
-    asked = form.read({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "?"}], "stream": True})
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "?"}], "stream": True}
+    asked = AgentRequests(b"secret").read(form, json.dumps(body).encode())
     reply = Endpoint(ACTS).reply
     usage = {
         "input_tokens": 15,

@@ -12,7 +12,7 @@ from trunkline.gateway.types import AgentRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trunkline.gateway.types import AgentReply, RequestRefused, SeenMessages
+    from trunkline.gateway.types import AgentReply, RequestRefused
     from trunkline.llm.types import ToolCall
 
 _INVALID: Final = "INVALID_JSON"
@@ -49,10 +49,10 @@ class AnthropicFormat:
     """``/v1/messages``; see :class:`~trunkline.gateway.types.Format`."""
 
     route = "/v1/messages"
+    conversation = "messages"
 
-    def read(self, body: dict[str, Any], seen: SeenMessages | None = None) -> AgentRequest:
-        """Read a request."""
-        del seen
+    def head(self, body: dict[str, Any]) -> AgentRequest:
+        """Read all but the messages; the system prompt is a message before them."""
         fields.check_offered(body, _KNOWN, _REFUSED)
         if fields.given(fields.mapping(body, "thinking"), "type") not in (None, "disabled"):
             raise fields.unsupported(
@@ -62,14 +62,38 @@ class AnthropicFormat:
         system = fields.of_kind(body, "system", (str, list))
         if isinstance(system, list):
             system = fields.joined(_parts(("system",), fields.objects(body, "system")))
-        leading = [{"role": "system", "content": system}] if system else []
         return AgentRequest(
             model=fields.text(body, "model"),
-            messages=[*leading, *fields.checked(_messages(body))],
+            messages=[{"role": "system", "content": system}] if system else [],
             tools=fields.function_tools([_typed(tool) for tool in fields.objects(body, "tools")], _function),
             sampling=fields.sampling(body, extra, stop="stop_sequences"),
             stream=fields.flag(body, "stream"),
         )
+
+    def text(self, value: Any) -> list[dict[str, Any]]:
+        """Refuse messages that are no list."""
+        return fields.no_list(self.conversation, value)
+
+    def add(self, messages: list[dict[str, Any]], items: list[Any], first: int) -> None:
+        """Read messages; results of tools have messages of their own."""
+        for number, item in enumerate(items, first):
+            at = ("messages", number)
+            message = fields.of_list("messages", item)
+            role = message.get("role")
+            if role not in _ROLES:
+                raise fields.invalid(fields.named(*at, "role"), f"one of {', '.join(_ROLES)}", role)
+            content = fields.of_kind(message, "content", (str, list), at)
+            if content is None or type(content) is str:
+                messages.append({"role": role, "content": content or ""})
+                continue
+            blocks = fields.objects(message, "content", at)
+            within = (*at, "content")
+            if role == "user":
+                messages.extend(_of_user(within, blocks))
+            elif role == "assistant":
+                messages.append(_of_assistant(within, blocks))
+            else:
+                messages.append({"role": role, "content": fields.joined(_parts(within, blocks))})
 
     def write(self, request: AgentRequest, reply: AgentReply) -> dict[str, Any]:
         """Return the body of a reply; reasoning is left out, as its blocks would need a signature."""
@@ -165,29 +189,6 @@ def _function(tool: dict[str, Any]) -> dict[str, Any]:
     return {name: tool.get(name) for name in ("name", "description", "strict")} | {
         "parameters": tool.get("input_schema")
     }
-
-
-def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The messages as chat completions have them: results of tools have messages of their own."""
-    found: list[dict[str, Any]] = []
-    for number, message in enumerate(fields.objects(body, "messages")):
-        at = ("messages", number)
-        role = message.get("role")
-        if role not in _ROLES:
-            raise fields.invalid(fields.named(*at, "role"), f"one of {', '.join(_ROLES)}", role)
-        content = fields.of_kind(message, "content", (str, list), at)
-        if content is None or type(content) is str:
-            found.append({"role": role, "content": content or ""})
-            continue
-        blocks = fields.objects(message, "content", at)
-        within = (*at, "content")
-        if role == "user":
-            found.extend(_of_user(within, blocks))
-        elif role == "assistant":
-            found.append(_of_assistant(within, blocks))
-        else:
-            found.append({"role": role, "content": fields.joined(_parts(within, blocks))})
-    return found
 
 
 def _of_user(at: fields.FieldPath, blocks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from trunkline.llm.types import CUT_OFF
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trunkline.gateway.types import AgentReply, RequestRefused, SeenMessages
+    from trunkline.gateway.types import AgentReply, RequestRefused
     from trunkline.llm.types import ReplyChoice, ToolCall
 
 _REFUSED: Final = {
@@ -52,9 +52,10 @@ class ChatFormat:
     """``/v1/chat/completions``; see :class:`~trunkline.gateway.types.Format`."""
 
     route = "/v1/chat/completions"
+    conversation = "messages"
 
-    def read(self, body: dict[str, Any], seen: SeenMessages | None = None) -> AgentRequest:
-        """Read a request."""
+    def head(self, body: dict[str, Any]) -> AgentRequest:
+        """Read all but the messages."""
         fields.check_offered(body, _KNOWN, _REFUSED)
         if (kinds := fields.given(body, "modalities")) not in (None, ["text"]):
             raise fields.invalid("modalities", '["text"]', kinds)
@@ -62,13 +63,22 @@ class ChatFormat:
         choice = fields.of_kind(body, "tool_choice", (str, dict))
         return AgentRequest(
             model=fields.text(body, "model"),
-            messages=messages(fields.objects(body, "messages"), seen),
+            messages=[],
             tools=fields.function_tools(fields.objects(body, "tools"), lambda tool: fields.mapping(tool, "function")),
             sampling=fields.sampling(body, {**fields.passed_on(body), "tool_choice": choice}, most),
             n=fields.choices(body),
             stream=fields.flag(body, "stream"),
             options={"usage": asks_usage(body)},
         )
+
+    def text(self, value: Any) -> list[dict[str, Any]]:
+        """Refuse messages that are no list."""
+        return fields.no_list(self.conversation, value)
+
+    def add(self, messages: list[dict[str, Any]], items: list[Any], first: int) -> None:
+        """Read messages: texts are joined, and fields of replies that are not sent back are left out."""
+        for place, item in enumerate(items, first):
+            messages.append(_message(("messages", place), fields.of_list("messages", item)))
 
     def write(self, request: AgentRequest, reply: AgentReply) -> dict[str, Any]:
         """Return the body of a reply."""
@@ -134,24 +144,10 @@ def asks_usage(body: Mapping[str, Any]) -> bool:
     return fields.flag(fields.mapping(body, "stream_options"), "include_usage", ("stream_options",))
 
 
-def messages(listed: list[dict[str, Any]], seen: SeenMessages | None = None) -> list[dict[str, Any]]:
-    """Return chat messages that can be sent: texts joined, and fields of replies that are not sent back left out.
-
-    Args:
-        listed: The messages, as they came.
-        seen: Those of earlier requests, which are not read again.
-
-    Raises:
-        RequestRefused: There are none, or one is no message.
-    """
-    return fields.read_messages(listed, _message, seen)
-
-
 def _message(at: fields.FieldPath, message: dict[str, Any]) -> dict[str, Any]:
-    role = message.get("role")
+    role, content = message.get("role"), message.get("content")
     if role not in ROLES:
         raise fields.invalid(fields.named(*at, "role"), f"one of {', '.join(ROLES)}", role)
-    content = message.get("content")
     if type(content) is not str:
         content = _content(at, message)
     if role == "tool":
@@ -199,6 +195,14 @@ def message_of(choice: ReplyChoice) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": choice.content or (None if choice.tool_calls else "")}
     if choice.reasoning:
         message["reasoning_content"] = choice.reasoning
+    if choice.tool_calls:
+        message["tool_calls"] = [_call_of(call) for call in choice.tool_calls]
+    return message
+
+
+def quoted(choice: ReplyChoice) -> dict[str, Any]:
+    """Return a choice as it is read where an agent sends it back."""
+    message: dict[str, Any] = {"role": "assistant", "content": choice.content or ""}
     if choice.tool_calls:
         message["tool_calls"] = [_call_of(call) for call in choice.tool_calls]
     return message

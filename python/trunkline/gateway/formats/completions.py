@@ -10,7 +10,7 @@ from trunkline.gateway.types import AgentRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trunkline.gateway.types import AgentReply, RequestRefused, SeenMessages
+    from trunkline.gateway.types import AgentReply, RequestRefused
     from trunkline.llm.types import ReplyChoice
 
 _REFUSED: Final = {
@@ -28,21 +28,36 @@ class CompletionsFormat:
     """``/v1/completions``; see :class:`~trunkline.gateway.types.Format`."""
 
     route = "/v1/completions"
+    conversation = "prompt"
 
-    def read(self, body: dict[str, Any], seen: SeenMessages | None = None) -> AgentRequest:
-        """Read a request."""
-        del seen
+    def head(self, body: dict[str, Any]) -> AgentRequest:
+        """Read all but the prompt."""
         fields.check_offered(body, _KNOWN, _REFUSED)
         if fields.given(body, "best_of") not in (None, 1):
             raise fields.unsupported("best_of", "no choice is dropped; ask for n choices and take the best of them")
         return AgentRequest(
             model=fields.text(body, "model"),
-            messages=fields.checked([{"role": "user", "content": _prompt(body)}], "prompt"),
+            messages=[],
             sampling=fields.sampling(body, fields.passed_on(body)),
             n=fields.choices(body),
             stream=fields.flag(body, "stream"),
             options={"usage": chat.asks_usage(body)},
         )
+
+    def text(self, value: Any) -> list[dict[str, Any]]:
+        """Read a prompt."""
+        if not isinstance(value, str) or not value:
+            raise fields.invalid("prompt", "a text", value)
+        return [{"role": "user", "content": value}]
+
+    def add(self, messages: list[dict[str, Any]], items: list[Any], first: int) -> None:
+        """Read a list of one prompt."""
+        if any(isinstance(one, int | list) for one in items):
+            raise fields.unsupported("prompt", "token ids are not taken here; give a text")
+        if (count := first + len(items)) > 1:
+            raise fields.unsupported("prompt", f"{count:,} prompts in one request; ask for each by itself")
+        for one in items:
+            messages.extend(self.text(one))
 
     def write(self, request: AgentRequest, reply: AgentReply) -> dict[str, Any]:
         """Return the body of a reply; calls of functions have no place in it."""
@@ -63,18 +78,6 @@ class CompletionsFormat:
     def refuse(self, refusal: RequestRefused) -> dict[str, Any]:
         """Return the body of a refusal."""
         return chat.refused(refusal)
-
-
-def _prompt(body: dict[str, Any]) -> str:
-    given = fields.of_kind(body, "prompt", (str, list))
-    listed = [given] if isinstance(given, str) else fields.items(body, "prompt")
-    if any(isinstance(one, int | list) for one in listed):
-        raise fields.unsupported("prompt", "token ids are not taken here; give a text")
-    if len(listed) > 1:
-        raise fields.unsupported("prompt", f"{len(listed):,} prompts in one request; ask for each by itself")
-    if not listed or not isinstance(listed[0], str) or not listed[0]:
-        raise fields.invalid("prompt", "a text", body.get("prompt"))
-    return listed[0]
 
 
 def _choice(place: int, choice: ReplyChoice) -> dict[str, Any]:

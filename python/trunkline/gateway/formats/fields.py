@@ -17,8 +17,6 @@ from trunkline.llm.request import Sampling
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from trunkline.gateway.types import SeenMessages
-
 FieldPath: TypeAlias = tuple[str | int, ...]
 """Where an object is in a request: names of fields, and places in lists."""
 
@@ -26,7 +24,7 @@ MOST_CHOICES: Final = 128
 _MOST_TOOLS: Final = 512
 
 _HEAD_SIZE: Final = 100
-"""Characters of a message or a call beside its texts, at most."""
+"""Bytes that a message may be longer by than the item that it is of, however its texts are escaped."""
 _ESCAPED_SIZE: Final = len(r"\u0000")
 """Bytes of the longest character."""
 
@@ -160,6 +158,18 @@ def objects(body: Mapping[str, Any], field: str, at: FieldPath = ()) -> list[dic
     return found
 
 
+def of_list(field: str, item: Any) -> dict[str, Any]:
+    """Return an item of a list, which must be an object."""
+    if type(item) is not dict:
+        raise invalid(field, "a list of objects", [])
+    return item
+
+
+def no_list(field: str, value: Any) -> list[dict[str, Any]]:
+    """Refuse a value in place of a list of objects; an absent field is an empty list."""
+    return objects({field: value}, field)
+
+
 def choices(body: Mapping[str, Any]) -> int:
     """Return how many choices are asked for."""
     value = body.get("n")
@@ -267,65 +277,28 @@ def tool_result(call_id: Any, content: Any, at: FieldPath) -> dict[str, Any]:
     """Return the message of a tool in the form of chat completions."""
     if type(call_id) is not str:
         raise invalid(named(*at), "a result with the id of its call, a string", call_id)
-    return {"role": "tool", "tool_call_id": call_id, "content": content}
+    return {"role": "tool", "content": content, "tool_call_id": call_id}
 
 
-def _size(message: dict[str, Any]) -> int:
-    """Characters of a message, at most; those of parts are not counted, and are more than may be sent."""
-    size = _HEAD_SIZE
-    for field, value in message.items():
-        if type(value) is str:
-            size += len(value)
-        elif field == "tool_calls":
-            for call in value:
-                function = call["function"]
-                size += _HEAD_SIZE + len(call["id"]) + len(function["name"]) + len(function["arguments"])
-        else:
-            size += LONGEST
-    return size
-
-
-def checked(messages: list[dict[str, Any]], field: str = "messages", size: int | None = None) -> list[dict[str, Any]]:
-    """Return messages that can be sent, where all is checked but their number, their size and parts that are no text.
+def check_messages(messages: list[dict[str, Any]], field: str, size: int, first: int = 0) -> None:
+    """Refuse messages that cannot be sent; all is checked but their number, their size and parts that are no text.
 
     Args:
         messages: The messages.
         field: The field that they are in.
-        size: Characters of them, at most, where that is known.
+        size: Bytes of them as they came.
+        first: How many were checked before, but for their number and size.
 
     Raises:
         RequestRefused: There are none, they are too long, or a part cannot be sent.
     """
     if not messages:
         raise invalid(field, "at least one message", messages)
-    size = sum(map(_size, messages)) if size is None else size
-    if size * _ESCAPED_SIZE <= LONGEST:
-        return messages
+    size += _HEAD_SIZE * len(messages)
+    if size * _ESCAPED_SIZE <= LONGEST and all(type(message["content"]) is str for message in messages[first:]):
+        return
     try:
         check(messages, field)
     except ConfigError as problem:
         message = f"Invalid value: {excerpt(str(problem), 200)}"
         raise RequestRefused(message, 400, "invalid_value", param=field) from None
-    return messages
-
-
-def read_messages(
-    listed: list[dict[str, Any]], read: Callable[[FieldPath, dict[str, Any]], dict[str, Any]], seen: SeenMessages | None
-) -> list[dict[str, Any]]:
-    """Return messages that can be sent; only those that an agent has not sent before are read.
-
-    Args:
-        listed: The messages, as they came.
-        read: Reads one at its path in the request.
-        seen: Those of earlier requests.
-
-    Raises:
-        RequestRefused: They cannot be sent.
-    """
-    there, size = (None if seen is None else seen.take(listed)) or ([], 0)
-    found = [read(("messages", place), message) for place, message in enumerate(listed[len(there) :], len(there))]
-    size += sum(map(_size, found))
-    found = checked([*there, *found], size=size)
-    if seen is not None:
-        seen.keep(listed, (found, size))
-    return found

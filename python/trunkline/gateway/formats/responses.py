@@ -11,7 +11,7 @@ from trunkline.gateway.types import AgentRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trunkline.gateway.types import AgentReply, RequestRefused, SeenMessages
+    from trunkline.gateway.types import AgentReply, RequestRefused
     from trunkline.llm.types import ReplyChoice
 
 _PREFIX: Final = "resp_"
@@ -43,10 +43,10 @@ class ResponsesFormat:
     """``/v1/responses``; see :class:`~trunkline.gateway.types.Format`."""
 
     route = "/v1/responses"
+    conversation = "input"
 
-    def read(self, body: dict[str, Any], seen: SeenMessages | None = None) -> AgentRequest:
-        """Read a request."""
-        del seen
+    def head(self, body: dict[str, Any]) -> AgentRequest:
+        """Read all but the input; the instructions are a message before it."""
         fields.check_offered(body, _KNOWN, _REFUSED)
         _check_include(body)
         if (cut := fields.given(body, "truncation")) not in (None, "auto", "disabled"):
@@ -57,16 +57,58 @@ class ResponsesFormat:
         extra = {**fields.passed_on(body), **_text_options(body), "reasoning_effort": effort}
         extra["tool_choice"] = _tool_choice(body)
         instructions = fields.text(body, "instructions")
-        leading = [{"role": "system", "content": instructions}] if instructions else []
         return AgentRequest(
             model=fields.text(body, "model"),
-            messages=[*leading, *fields.checked(_messages(body), "input")],
+            messages=[{"role": "system", "content": instructions}] if instructions else [],
             tools=fields.function_tools(fields.objects(body, "tools"), lambda tool: tool),
             sampling=fields.sampling(body, extra, "max_output_tokens"),
             stream=fields.flag(body, "stream"),
             previous=fields.text(body, "previous_response_id").removeprefix(_PREFIX),
             options={"summary": bool(summary), **{name: body.get(name) for name in _ECHOED}},
         )
+
+    def text(self, value: Any) -> list[dict[str, Any]]:
+        """Read an input that is a text."""
+        given = fields.of_kind({"input": value}, "input", (str, list))
+        return [{"role": "user", "content": given}] if given else []
+
+    def add(self, messages: list[dict[str, Any]], items: list[Any], first: int) -> None:
+        """Read items; a turn's calls and its text are one message."""
+        own = False  # whether the last message is of these items
+        for number, given in enumerate(items, first):
+            at = ("input", number)
+            item = fields.of_list("input", given)
+            last = messages[-1] if messages else {}
+            kind = item.get("type") or "message"
+            merged = last.get("role") == "assistant" and kind in ("message", "function_call")
+            if merged and not own:
+                calls = {"tool_calls": [*last["tool_calls"]]} if "tool_calls" in last else {}
+                last = messages[-1] = {**last, **calls}
+            own = own or merged
+            if kind == "message":
+                role = item.get("role")
+                if role not in _ROLES:
+                    raise fields.invalid(fields.named(*at, "role"), f"one of {', '.join(_ROLES)}", role)
+                content = _content(at, item)
+                if role == last.get("role") == "assistant" and last.get("tool_calls") and not last["content"]:
+                    last["content"] = content  # a text after the calls of the same turn
+                else:
+                    messages.append({"role": role, "content": content})
+                    own = True
+            elif kind == "function_call":
+                arguments = fields.text(item, "arguments", at)
+                call = fields.function_call(item.get("call_id"), item.get("name"), arguments, at)
+                if not merged:
+                    messages.append(last := {"role": "assistant", "content": ""})
+                    own = True
+                last.setdefault("tool_calls", []).append(call)
+            elif kind == "function_call_output":
+                messages.append(fields.tool_result(item.get("call_id"), _content(at, item, "output"), at))
+                own = True
+            elif kind == "item_reference":
+                raise fields.unsupported(fields.named(*at, "type"), "items are not kept here; give the item itself")
+            elif kind != "reasoning":
+                raise fields.unsupported_kind(at, kind, "is no item that is offered here; use calls of functions")
 
     def write(self, request: AgentRequest, reply: AgentReply) -> dict[str, Any]:
         """Return the body of a reply."""
@@ -163,40 +205,6 @@ def _named(choice: dict[str, Any]) -> dict[str, Any]:
             ("tool_choice",), kind, "is run by its provider; choose a tool that is a function"
         )
     return {"type": "function", "function": {"name": fields.text(choice, "name", ("tool_choice",))}}
-
-
-def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The items of the input as chat messages."""
-    given = fields.of_kind(body, "input", (str, list))
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}]
-    found: list[dict[str, Any]] = []
-    for number, item in enumerate(fields.objects(body, "input")):
-        at = ("input", number)
-        last = found[-1] if found else {}
-        kind = item.get("type") or "message"
-        if kind == "message":
-            role = item.get("role")
-            if role not in _ROLES:
-                raise fields.invalid(fields.named(*at, "role"), f"one of {', '.join(_ROLES)}", role)
-            content = _content(at, item)
-            if role == last.get("role") == "assistant" and last.get("tool_calls") and not last["content"]:
-                last["content"] = content  # a text after the calls of the same turn
-            else:
-                found.append({"role": role, "content": content})
-        elif kind == "function_call":
-            arguments = fields.text(item, "arguments", at)
-            call = fields.function_call(item.get("call_id"), item.get("name"), arguments, at)
-            if last.get("role") != "assistant":
-                found.append(last := {"role": "assistant", "content": ""})
-            last.setdefault("tool_calls", []).append(call)
-        elif kind == "function_call_output":
-            found.append(fields.tool_result(item.get("call_id"), _content(at, item, "output"), at))
-        elif kind == "item_reference":
-            raise fields.unsupported(fields.named(*at, "type"), "items are not kept here; give the item itself")
-        elif kind != "reasoning":
-            raise fields.unsupported_kind(at, kind, "is no item that is offered here; use calls of functions")
-    return found
 
 
 def _content(at: fields.FieldPath, item: dict[str, Any], field: str = "content") -> Any:

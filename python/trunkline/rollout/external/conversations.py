@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trunkline.gateway.canonical import FormReader, LatestRequests, add_parts, digest, forms
+from trunkline._core import parts_digest
+from trunkline.gateway.canonical import NO_MASKS, FormReader, LatestRequests
 from trunkline.llm.messages import encode
 
 if TYPE_CHECKING:
@@ -19,19 +20,67 @@ if TYPE_CHECKING:
 class EndedConversation(NamedTuple):
     """Messages that were sent and the reply to them: their fragments, and the ids of all calls in them."""
 
-    messages: tuple[Message, ...] = ()
     fragments: tuple[int, ...] = ()
     calls: tuple[str, ...] = ()
+
+
+_NEW: Final = EndedConversation()
+
+
+class GivenReply(NamedTuple):
+    """A reply that an agent was given, as it quotes it, and its forms with and without masks."""
+
+    message: Message
+    form: bytes
+    raw: bytes
+
+
+class ReadConversation:
+    """The messages of a request with what was found in them; the next request of its conversation adds to them.
+
+    Attributes:
+        messages: The messages, as the agent sent them.
+        forms: Their masked forms.
+        keys: The hash of the first so many forms, from none to all.
+        called: Ids of their calls.
+    """
+
+    def __init__(self, masks: RequestMasks) -> None:
+        self.messages: list[Message] = []
+        self.forms: list[bytes] = []
+        self.keys = [b""]
+        self.called: list[str] = []
+        self._reader = FormReader(masks)
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def add(self, message: Message, given: GivenReply | None) -> None:
+        """Add a message, which may be the latest reply as it was given."""
+        if given is not None and message == given.message:
+            _, form, raw = given
+        else:
+            form, raw = self._reader.read(message)
+        self.messages.append(message)
+        if calls := message.get("tool_calls"):
+            self.called += [call["id"] for call in calls]
+            self._reader.passed(message)
+        self.forms.append(form)
+        self.keys.append(parts_digest((self.keys[-1], form)))
+        self._hash.update(len(raw).to_bytes(8, "little") + raw)
+
+    @property
+    def raw(self) -> bytes:
+        """The hash of all forms without masks."""
+        return self._hash.digest()
 
 
 class MatchedRequest(NamedTuple):
     """A request as it is matched and sent.
 
     Attributes:
-        messages: The messages, as the agent sent them; those of an earlier conversation are its own.
-        forms: Their masked forms.
-        keys: The hash of the first so many forms, from none to all.
-        raw: The hash of all forms without masks.
+        read: Its messages; there may be more by now, of a later request.
+        size: How many messages it has.
+        key: The hash of their masked forms.
+        raw: The hash of their forms without masks.
         fragments: The messages in the tree; of those that an earlier conversation has, as they stand there.
         calls: Ids of all calls in these fragments.
         known: How many messages are those of an earlier conversation, its reply included.
@@ -39,9 +88,9 @@ class MatchedRequest(NamedTuple):
         encoded: The messages behind these, as they are sent.
     """
 
-    messages: list[Message]
-    forms: list[bytes]
-    keys: list[bytes]
+    read: ReadConversation
+    size: int
+    key: bytes
     raw: bytes
     fragments: list[int]
     calls: list[str]
@@ -50,37 +99,11 @@ class MatchedRequest(NamedTuple):
     encoded: list[bytes]
 
     @property
-    def key(self) -> bytes:
-        return self.keys[-1]
+    def messages(self) -> list[Message]:
+        return self.read.messages[: self.size]
 
 
-NOTHING_ASKED: Final = MatchedRequest([], [], [b""], b"", [], [], 0, rewritten=False, encoded=[])
-
-
-class ReadConversation:
-    """The messages of a request with what was found in them; the next request of its conversation begins with them."""
-
-    def __init__(self, masks: RequestMasks) -> None:
-        self.messages: list[Message] = []
-        self.forms: list[bytes] = []
-        self.keys = [b""]
-        self.called: list[str] = []
-        self._masked = FormReader(masks)
-        self._raw = FormReader()
-        self._hash = hashlib.blake2b(digest_size=16)
-
-    def add(self, message: Message) -> None:
-        form = self._masked.read(message)
-        self.messages.append(message)
-        self.called += [call["id"] for call in message.get("tool_calls") or ()]
-        self.forms.append(form)
-        self.keys.append(_next(self.keys[-1], form))
-        add_parts(self._hash, [self._raw.read(message)])
-
-    @property
-    def raw(self) -> bytes:
-        """The hash of all forms without masks."""
-        return self._hash.digest()
+NOTHING_ASKED: Final = MatchedRequest(ReadConversation(NO_MASKS), 0, b"", b"", [], [], 0, rewritten=False, encoded=[])
 
 
 class Conversations:
@@ -95,6 +118,8 @@ class Conversations:
         self._core = core
         self._masks = masks
         self._ended: dict[bytes, EndedConversation | None] = {}
+        self._reader = FormReader(masks)  # of replies, which answer no calls
+        self._given: dict[bytes, GivenReply] = {}
         self._latest = LatestRequests[ReadConversation]()
 
     def read(self, messages: list[Message]) -> MatchedRequest:
@@ -104,47 +129,47 @@ class Conversations:
             ConfigError: A message is none that can be sent.
         """
         there = self._latest.take(messages) or ReadConversation(self._masks)
-        first = len(there.messages)
-        encoded = [encode(message) for message in messages[first:]]  # all are checked
-        for message in messages[first:]:
-            there.add(message)
+        given = self._given.get(there.keys[-1])
+        for message in messages[len(there.messages) :]:
+            there.add(message, given)
+            given = None
         self._latest.keep(there.messages, there)
-        keys = [*there.keys]
-        found, known = EndedConversation(), 0
-        for length in range(len(messages), 0, -1):
-            ended = self._ended.get(keys[length])
+        count, found, known = len(messages), _NEW, 0
+        for length in range(count, 0, -1):
+            ended = self._ended.get(there.keys[length])
             if ended is not None:
                 found, known = ended, length
                 break
-        fragments, calls = [*found.fragments], [*found.calls]
-        encoded = [*map(encode, messages[known:first]), *encoded[max(0, known - first) :]]
-        renamed = _renamed(messages[known:], there.called[: len(calls)], calls)
-        sent = [data if made is None else encode(made) for made, data in zip(renamed, encoded, strict=True)]
-        fragments += map(self._core.fragment, sent)
+        calls, behind = [*found.calls], messages[known:]
+        sent = [*map(encode, _renamed(behind, there.called[: len(calls)], calls))]
+        fragments = [*found.fragments, *map(self._core.fragment, sent)]
         rewritten = not known and any(message["role"] == "assistant" for message in messages)
-        shared = [*found.messages, *messages[known:]]
-        return MatchedRequest(shared, [*there.forms], keys, there.raw, fragments, calls, known, rewritten, sent)
+        return MatchedRequest(there, count, there.keys[count], there.raw, fragments, calls, known, rewritten, sent)
 
-    def ended(self, asked: MatchedRequest, reply: Message, node: int) -> None:
-        """Note the reply to a request, which is a node of the tree; two that are equal for matching are no parent."""
-        key = _next(asked.key, forms([reply], self._masks)[0])
-        if key in self._ended:
-            self._ended[key] = None
-            return
-        fragment = self._core.fragment(self._core.message(node))
+    def ended(self, asked: MatchedRequest, reply: Message, fragment: int) -> tuple[int, ...]:
+        """Note the reply to a request; two that are equal for matching are no parent.
+
+        Args:
+            asked: The request.
+            reply: The reply, as an agent quotes it.
+            fragment: The reply in the tree.
+
+        Returns:
+            The fragments of the conversation.
+        """
+        form, raw = self._reader.read(reply)
+        self._given[asked.key] = GivenReply(reply, form, raw)
+        key, fragments = parts_digest((asked.key, form)), (*asked.fragments, fragment)
         calls = (*asked.calls, *(call["id"] for call in reply.get("tool_calls") or ()))
-        self._ended[key] = EndedConversation((*asked.messages, reply), (*asked.fragments, fragment), calls)
-
-
-def _next(key: bytes, form: bytes) -> bytes:
-    return digest([key, form])
+        self._ended[key] = None if key in self._ended else EndedConversation(fragments, calls)
+        return fragments
 
 
 _OWN: Final = "p{:08d}"
 
 
-def _renamed(messages: Sequence[Message], called: list[str], calls: list[str]) -> list[dict[str, Any] | None]:
-    """The messages behind those known with ids by position; None for one that stays. Extends ``calls``.
+def _renamed(messages: Sequence[Message], called: list[str], calls: list[str]) -> list[Message]:
+    """The messages behind those known, with ids by position. Extends ``calls``.
 
     Args:
         messages: The messages.
@@ -152,19 +177,18 @@ def _renamed(messages: Sequence[Message], called: list[str], calls: list[str]) -
         calls: The same as they are sent.
     """
     ids = dict(zip(called, calls, strict=True))
-    found: list[dict[str, Any] | None] = []
+    found: list[Message] = []
     for message in messages:
-        made: dict[str, Any] | None = None
-        listed: Any = message.get("tool_calls") or ()
-        if listed:
+        if listed := message.get("tool_calls"):
             renamed = []
             for call in listed:
                 calls.append(_OWN.format(len(calls)))
                 ids[call["id"]] = calls[-1]
                 renamed.append({**call, "id": calls[-1]})
-            made = {**message, "tool_calls": renamed}
-        answered = message.get("tool_call_id")
-        if isinstance(answered, str) and ids.get(answered, answered) != answered:
-            made = {**message, "tool_call_id": ids[answered]}
-        found.append(made)
+            found.append({**message, "tool_calls": renamed})
+        elif (answered := message.get("tool_call_id")) is not None:
+            own = ids.get(answered, answered)
+            found.append(message if own == answered else {**message, "tool_call_id": own})
+        else:
+            found.append(message)
     return found

@@ -12,15 +12,15 @@ from trunkline._internal.text import excerpt, from_difference, without_secrets
 from trunkline.errors import ProgramError
 from trunkline.gateway.canonical import RequestMasks, forms
 from trunkline.gateway.types import RequestRefused
-from trunkline.rollout.external.session import CallNote, GivenReply, reply_of
+from trunkline.rollout.external.exchange import CallNote, reply_of
 from trunkline.tree.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from random import Random
 
-    from trunkline.gateway.server import Gateway, RepeatedRequest
-    from trunkline.gateway.types import AgentReply, AgentRequest
+    from trunkline.gateway.server import Gateway, GatewayCall
+    from trunkline.gateway.types import AgentRequest
     from trunkline.rollout.external.process import AgentRunner
     from trunkline.tree.views import Tree
     from trunkline.types import Message
@@ -91,9 +91,8 @@ class RecordedPlay:
         """How many calls of the record were not asked."""
         return len(self._calls)
 
-    async def answer(self, request: AgentRequest, repetition: RepeatedRequest) -> GivenReply:
-        """Return what the record has for a request, or for the call whose turn it is."""
-        del repetition
+    def answer(self, request: AgentRequest, call: GatewayCall) -> None:
+        """Reply what the record has for a request, or for the call whose turn it is."""
         now = forms(request.messages, self._masks)
         equal = (number for number, call in self._calls.items() if forms(call.messages, self._masks) == now)
         number = next(equal, None)
@@ -103,11 +102,10 @@ class RecordedPlay:
                 self.differences.append(Difference(-1, "the end", "no more calls", _shown(request.messages)))
                 raise RequestRefused("the record has no more calls", 400)
             self.differences += self._compared(number, request.messages)
-        call = self._calls.pop(number)
-        await asyncio.sleep(self._delay())
-        made: AgentReply = reply_of(self._core, call.node, call.note, request.model)
+        recorded = self._calls.pop(number)
+        made = reply_of(self._core, recorded.node, recorded.note, request.model)
         self.last = made.choices[0].content
-        return GivenReply(made)
+        asyncio.get_running_loop().call_later(self._delay(), call.reply, made, lambda: None)
 
     def _read(self) -> Iterator[_RecordedCall]:
         for record in Records(self._core).of(0):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline._core import TURN
+from trunkline._core import TURN, parts_digest
 from trunkline._internal.aio import raised_by_user_code
 from trunkline._internal.text import excerpt, without_secrets
 from trunkline.errors import (
@@ -22,13 +21,12 @@ from trunkline.errors import (
     RolloutError,
     TreeError,
 )
-from trunkline.gateway.canonical import digest, forms
-from trunkline.gateway.formats.chat import message_of
+from trunkline.gateway.canonical import forms
+from trunkline.gateway.formats.chat import quoted
 from trunkline.gateway.types import AgentReply, RequestRefused
-from trunkline.llm.messages import call_id, encode
-from trunkline.llm.response import recorded
-from trunkline.llm.types import ToolCall
+from trunkline.llm.messages import encode
 from trunkline.rollout.external.conversations import NOTHING_ASKED, Conversations
+from trunkline.rollout.external.exchange import CallDraw, CallNote, Exchange, at_most, name_calls, reply_id, turn_of
 from trunkline.rollout.programs.replay import difference, failed
 from trunkline.rollout.rollout import usable
 from trunkline.rollout.types import Finished
@@ -37,110 +35,24 @@ from trunkline.tree.records import Failure, Record
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from trunkline._core import CoreTree
+    from collections.abc import Sequence
+
     from trunkline.agent import CompiledAgent
     from trunkline.gateway.canonical import RequestMasks
-    from trunkline.gateway.server import RepeatedRequest
+    from trunkline.gateway.server import GatewayCall
     from trunkline.gateway.types import AgentRequest
-    from trunkline.llm.types import ReplyChoice
     from trunkline.rollout.external.conversations import MatchedRequest
     from trunkline.rollout.external.resources import ExternalProgram
     from trunkline.rollout.programs.executor import ProgramExecutor
     from trunkline.rollout.programs.replay import Journal
     from trunkline.rollout.rollout import Rollout
-    from trunkline.rollout.sampling.turns import PendingTurn
     from trunkline.types import Message
-
-_TURNS: Final = 1 << 20
-"""Numbers that seeds of turns are made of."""
 
 _MOST_WAYS: Final = 1_000
 """Different tools and sampling parameters that an agent may ask with."""
 
 _PATIENCE: Final = 30.0
 """Seconds that an unknown request waits for others that the record has beside it."""
-
-
-class CallNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the record of a call keeps for its replay.
-
-    Attributes:
-        key: The hash of its canonical request, model, sampling and tools.
-        equal: How many equal ones the rollout had asked before.
-        messages: The hash of its canonical messages alone.
-        raw: The same without masks.
-        at: When its reply was first there, in seconds since 1970.
-        cached: Prompt tokens that the server had cached; None where it did not say.
-    """
-
-    key: str
-    equal: int
-    messages: str
-    raw: str
-    at: int
-    cached: int | None = None
-
-
-class CallDraw:
-    """One draw of a call: its number among equal ones, the turn that its seed is made of, and its record."""
-
-    __slots__ = ("asked", "cached", "compiled", "error", "facts", "number", "pending", "record", "turn")
-
-    def __init__(self, number: int, turn: int, compiled: CompiledAgent, record: Record | None) -> None:
-        self.number = number
-        self.turn = turn
-        self.compiled = compiled
-        self.record = record
-        self.asked = 0
-        self.pending: PendingTurn | None = None
-        self.error: LLMError | None = None
-        self.cached: int | None = None
-        self.facts: tuple[int, int | None, int | None] | None = None
-
-
-class Exchange:
-    """One call of the agent: its request, its draws and its reply."""
-
-    def __init__(
-        self,
-        key: bytes,
-        model: str,
-        asked: MatchedRequest,
-        draws: list[CallDraw],
-        repetition: RepeatedRequest,
-    ) -> None:
-        self.key = key
-        self.model = model
-        self.asked = asked
-        self.draws = draws
-        self.idempotency = repetition.key
-        self.waiters = [repetition.connected]
-        self.alone = True
-        self.ready = False
-        self.observed = False
-        self.delivered = False
-        self.leaf = self.micros = 0
-        self.context: int | None = None
-        self.done: asyncio.Future[AgentReply] = asyncio.get_running_loop().create_future()
-        self.done.add_done_callback(_retrieve)
-
-    @property
-    def abandoned(self) -> bool:
-        """Whether its reply was not delivered in full, and nothing waits for it any more."""
-        return not self.delivered and not any(connected() for connected in self.waiters)
-
-
-class GivenReply:
-    """A reply, and whether the agent has it."""
-
-    def __init__(self, reply: AgentReply, exchange: Exchange | None = None) -> None:
-        self.reply = reply
-        self._exchange = exchange
-
-    def delivered(self) -> None:
-        """Note that the reply was written to its end."""
-        if self._exchange is not None:
-            self._exchange.delivered = True
 
 
 class AgentSession:
@@ -192,47 +104,62 @@ class AgentSession:
         self._short = False
         self._next = journal.drawn(rollout.id)
         self._ways: set[str] = set()
-        self._counts: Counter[bytes] = Counter()
+        self._asking: tuple[AgentRequest, CompiledAgent, list[bytes]] | None = None
+        self._counts: dict[bytes, int] = {}
         self._exchanges: dict[bytes, list[Exchange]] = {}
-        self._responses: dict[str, list[int]] = {}
+        self._responses: dict[str, Sequence[int]] = {}
         self._flying: dict[Exchange, None] = {}
         self._waiting: list[asyncio.Future[None]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[Exchange, asyncio.Task[None]] = {}
         self._turns = 0
         self._recorded = len(records)
         self._path: list[int] | None = None
         self._tail: list[tuple[bytes, int]] = []
         self._spoken = 0.0
 
-    async def answer(self, request: AgentRequest, repetition: RepeatedRequest) -> GivenReply:
-        """Return the reply to a request.
+    def answer(self, request: AgentRequest, call: GatewayCall) -> None:
+        """Reply to a request, now or later.
 
         Raises:
-            RequestRefused: It cannot be sent, the model gave no usable reply, or the rollout is over.
+            RequestRefused: It cannot be sent, or the rollout is over.
         """
         if self.ended.done():  # nothing more reaches the tree
             raise over(self.ended.result())
         try:
-            messages = self._expanded(request)
-            compiled = self._program.asking(request)
-            self._ways.add(compiled.namespace)
-            if len(self._ways) > _MOST_WAYS:
-                self._ways.discard(compiled.namespace)
-                raise ConfigError(f"a rollout asks with at most {_MOST_WAYS:,} different tools and sampling parameters")
+            messages = self._expanded(request) if request.previous else request.messages
+            compiled, said = self._asked_by(request)
             asked = self._conversations.read(messages)
         except ConfigError as problem:
             self.refused += 1
             raise RequestRefused(without_secrets(str(problem))) from None
-        said = [asked.key, compiled.namespace.encode("utf-8", "surrogatepass"), str(request.n).encode()]
-        roles = self._program.external.roles
-        key = digest([*said, compiled.agent.name.encode("utf-8", "surrogatepass")] if roles else said)
-        exchange = self._repeated(key, repetition)
+        key = parts_digest([asked.key, *said])
+        exchange = self._repeated(key, call)
         if exchange is None:
-            exchange = self._begin(key, request, asked, compiled, repetition)
+            self._begin(key, request, asked, compiled, call)
         else:
-            exchange.waiters.append(repetition.connected)
-        reply = await asyncio.shield(exchange.done)
-        return GivenReply(msgspec.structs.replace(reply, model=request.model), exchange)
+            exchange.join(call)
+
+    def _asked_by(self, request: AgentRequest) -> tuple[CompiledAgent, list[bytes]]:
+        """The agent that asks, and what of the request besides its messages is part of the key."""
+        known = self._asking
+        if (
+            known is not None
+            and known[0].sampling is request.sampling
+            and known[0].tools is request.tools
+            and known[0].model == request.model
+            and known[0].n == request.n
+        ):
+            return known[1:]
+        compiled = self._program.asking(request)
+        self._ways.add(compiled.namespace)
+        if len(self._ways) > _MOST_WAYS:
+            self._ways.discard(compiled.namespace)
+            raise ConfigError(f"a rollout asks with at most {_MOST_WAYS:,} different tools and sampling parameters")
+        said = [compiled.namespace.encode("utf-8", "surrogatepass"), str(request.n).encode()]
+        if self._program.external.roles:
+            said.append(compiled.agent.name.encode("utf-8", "surrogatepass"))
+        self._asking = request, compiled, said
+        return compiled, said
 
     @property
     def calls(self) -> ExternalCalls:
@@ -249,12 +176,11 @@ class AgentSession:
         refusal = over(self.ended.result())
         for one in self._exchanges.values():
             for exchange in one:
-                if not exchange.done.done():
-                    exchange.done.set_exception(refusal)
+                exchange.end(refusal)
 
     async def close(self) -> None:
         """Give up what is in flight, and drop the replies that came to nothing."""
-        tasks = [*self._tasks]
+        tasks = [*self._tasks.values()]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -272,8 +198,6 @@ class AgentSession:
         return self._differs(f"ends where its record has {len(self._left)} more calls")
 
     def _expanded(self, request: AgentRequest) -> list[Message]:
-        if not request.previous:
-            return request.messages
         earlier = self._responses.get(request.previous)
         if earlier is None:
             self.refused += 1
@@ -287,14 +211,14 @@ class AgentSession:
         rest = [message for message in request.messages if message["role"] not in {"system", "developer"}]
         return [*leading, *messages, *rest]
 
-    def _repeated(self, key: bytes, repetition: RepeatedRequest) -> Exchange | None:
+    def _repeated(self, key: bytes, call: GatewayCall) -> Exchange | None:
         """Find the exchange that a request asks for again."""
         known = self._exchanges.get(key, [])
         for exchange in known:
-            if repetition.key and exchange.idempotency == repetition.key:
+            if call.key and exchange.idempotency == call.key:
                 return exchange
         abandoned = next((exchange for exchange in known if exchange.abandoned), None)
-        return known[-1] if abandoned is None and repetition.attempts and known else abandoned
+        return known[-1] if abandoned is None and call.attempts and known else abandoned
 
     def _begin(
         self,
@@ -302,28 +226,28 @@ class AgentSession:
         request: AgentRequest,
         asked: MatchedRequest,
         compiled: CompiledAgent,
-        repetition: RepeatedRequest,
-    ) -> Exchange:
+        call: GatewayCall,
+    ) -> None:
         draws = []
         for _ in range(request.n):
-            number = self._counts[key]
-            self._counts[key] += 1
-            turn = int.from_bytes(digest([key, number.to_bytes(4, "little")], 8), "little") % _TURNS
-            draws.append(CallDraw(number, turn, compiled, self._left.get((key.hex(), number))))
-        exchange = Exchange(key, request.model, asked, draws, repetition)
+            number = self._counts.get(key, 0)
+            self._counts[key] = number + 1
+            record = self._left.get((key.hex(), number)) if self._left else None
+            draws.append(CallDraw(number, turn_of(key, number), compiled, record))
+        exchange = Exchange(key, request.model, asked, draws, call)
         self._exchanges.setdefault(key, []).append(exchange)
-        task = asyncio.get_running_loop().create_task(self._work(exchange))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return exchange
+        if draws[0].record is None:
+            self._tasks[exchange] = asyncio.get_running_loop().create_task(self._work(exchange))
+        else:
+            try:
+                self._replay(exchange)
+                self._finish(exchange)
+            except Exception as error:  # noqa: BLE001 - it ends the rollout
+                self.stop(error)
 
     async def _work(self, exchange: Exchange) -> None:
         """Bring an exchange to its end."""
         try:
-            if exchange.draws[0].record is not None:
-                self._replay(exchange)
-                self._finish(exchange)
-                return
             while self._left:
                 await self._known_first(exchange)
             if self.ended.done():
@@ -336,6 +260,8 @@ class AgentSession:
             if not raised_by_user_code(error, asyncio.current_task()):
                 raise
             self.stop(error)
+        finally:
+            del self._tasks[exchange]
 
     async def _known_first(self, exchange: Exchange) -> None:
         """Wait until what the record has beside an unknown request was asked; a request in its place has diverged."""
@@ -386,7 +312,8 @@ class AgentSession:
                 draw.error = failed(failure)
             else:
                 facts = self._core.node(record.nodes[-1])
-                draw.facts = record.nodes[-1], facts.prompt, facts.generated
+                draw.facts = record.nodes[-1], facts.prompt, facts.generated, facts.turns
+                draw.said = self._core.message(record.nodes[-1])
                 draw.cached = _note(record).cached
         self._count(exchange)
         waiting, self._waiting = self._waiting, []
@@ -418,7 +345,8 @@ class AgentSession:
         self._flying[exchange] = None
         try:
             self._prepare(exchange)
-            await asyncio.gather(*(self._send(exchange, draw, joins=joins) for draw in draws))
+            sending = [self._send(exchange, draw, joins=joins) for draw in draws]
+            await (sending[0] if len(sending) == 1 else asyncio.gather(*sending))
         except BaseException:
             del self._flying[exchange]
             self._drop(exchange)
@@ -457,12 +385,15 @@ class AgentSession:
 
     def _missing(self, asked: MatchedRequest) -> list[int]:
         """The messages behind the last reply that a request holds which the path lacks; the others are as on record."""
-        spoken = (place for place, one in enumerate(asked.messages, 1) if one["role"] == "assistant")
-        first = asked.known or max(spoken, default=0)
+        messages, forms_of = asked.read.messages, asked.read.forms
+        first = asked.known
+        if not first:
+            spoken = (place for place in range(asked.size, 0, -1) if messages[place - 1]["role"] == "assistant")
+            first = next(spoken, 0)
         missing: list[int] = []
         there = [*self._tail]
-        for place in range(first, len(asked.messages)):
-            form = asked.forms[place]
+        for place in range(first, asked.size):
+            form = forms_of[place]
             if (found := next((one for one in there if one[0] == form), None)) is None:
                 missing.append(place)
             else:
@@ -478,14 +409,14 @@ class AgentSession:
         agent = self._executor.name(exchange.draws[0].compiled.agent.name)
         for place in self._missing(asked):
             message = asked.encoded[place - asked.known]
-            if asked.messages[place]["role"] == "tool":
+            if asked.read.messages[place]["role"] == "tool":
                 rollout.leaf = core.observe(rollout.id, message, agent, micros, False)
                 rollout.tool_calls += 1
                 micros = 0
             else:
                 rollout.leaf = core.tell(rollout.id, message, agent)
             self._path.append(asked.fragments[place])
-            self._tail.append((asked.forms[place], asked.fragments[place]))
+            self._tail.append((asked.read.forms[place], asked.fragments[place]))
             self._executor.has_grown = True
 
     async def _send(self, exchange: Exchange, draw: CallDraw, *, joins: bool) -> None:
@@ -508,8 +439,9 @@ class AgentSession:
         """
         if any(not exchange.ready for exchange in self._flying):
             return
-        flying, self._flying = sorted(self._flying, key=_order), {}
+        flying, self._flying = [*self._flying], {}
         if len(flying) > 1:
+            flying.sort(key=_order)
             path = [*(self._path or ())]
             flying.sort(key=lambda one: one.asked.fragments != path)
         for exchange in flying:
@@ -547,52 +479,48 @@ class AgentSession:
                 sent = core.context(exchange.asked.fragments)
             executor.count_again()
             appended = executor.land(draw.pending, sent, nth, asked, msgspec.json.encode(note), alone=exchange.alone)
-            draw.facts = appended.node, appended.prompt, appended.generated
-            self._path.append(core.fragment(core.message(appended.node)))
+            draw.facts = appended.node, appended.prompt, appended.generated, appended.turns
+            draw.said = core.message(appended.node)
+            self._path.append(core.fragment(draw.said))
             self._tail = []
 
     def _finish(self, exchange: Exchange) -> None:
         """Give out a call's reply, or the error of a call without one."""
-        choices, usage = [], []
+        choices, said = [], []
+        generated: int | None = 0
+        asked, draws = exchange.asked, exchange.draws
+        exchange.asked = NOTHING_ASKED  # the tree has it, and an agent may make thousands of calls
         try:
-            for draw in exchange.draws:
+            for draw in draws:
                 if draw.error is not None:
                     raise draw.error
                 assert draw.facts is not None
-                node, *counts = draw.facts
-                choice = _with_ids(self._core, node, usable(self._executor.recorded(draw.compiled, node)))
+                node, _, count, turns = draw.facts
+                message = msgspec.json.decode(draw.said)
+                choice = usable(self._executor.recorded(draw.compiled, node, message))
+                name_calls(choice, message, turns - 1)
                 choices.append(choice)
-                usage.append(counts)
-                self._conversations.ended(exchange.asked, message_of(choice), node)
+                generated = None if count is None or generated is None else generated + count
+                said.append(self._conversations.ended(asked, quoted(choice), self._core.fragment(draw.said)))
         except LLMError as error:
             self.failure = error
-            if not exchange.done.done():
-                exchange.done.set_exception(_told(error))
-            exchange.asked = NOTHING_ASKED
+            exchange.end(_told(error))
             return
         self.failure = None
         self.last = choices[-1].content
-        generated = [count for _, count in usage]
+        first = draws[0]
+        prompt = None if first.facts is None else first.facts[1]
         reply = AgentReply(
-            id=_id(exchange.key.hex(), exchange.draws[0].number),
-            created=self._created(exchange),
+            id=reply_id(exchange.key.hex(), first.number),
+            created=int(time.time()) if first.record is None else _note(first.record).at,
             model=exchange.model,
             choices=choices,
-            prompt=usage[0][0],
-            cached=_at_most(exchange.draws[0].cached, usage[0][0]),
-            generated=None if None in generated else sum(filter(None, generated)),
+            prompt=prompt,
+            cached=at_most(first.cached, prompt),
+            generated=generated,
         )
-        first = exchange.draws[0].facts
-        assert first is not None
-        said = self._core.fragment(self._core.message(first[0]))
-        self._responses[reply.id] = [*exchange.asked.fragments, said]
-        exchange.asked = NOTHING_ASKED  # the tree has it, and an agent may make thousands of calls
-        if not exchange.done.done():
-            exchange.done.set_result(reply)
-
-    def _created(self, exchange: Exchange) -> int:
-        record = exchange.draws[0].record
-        return int(time.time()) if record is None else _note(record).at
+        self._responses[reply.id] = said[0]
+        exchange.end(reply)
 
     def _drop(self, exchange: Exchange) -> None:
         for draw in exchange.draws:
@@ -600,40 +528,6 @@ class AgentSession:
                 self._executor.count_again()
                 self._executor.drop(draw.pending)
                 draw.pending = None
-
-
-def reply_of(core: CoreTree, node: int, note: CallNote, model: str) -> AgentReply:
-    """Return the reply that a recorded call of one choice was given."""
-    facts = core.node(node)
-    return AgentReply(
-        id=_id(note.key, note.equal),
-        created=note.at,
-        model=model,
-        choices=[_with_ids(core, node, recorded(core, node))],
-        prompt=facts.prompt,
-        cached=_at_most(note.cached, facts.prompt),
-        generated=facts.generated,
-    )
-
-
-def _at_most(cached: int | None, prompt: int | None) -> int | None:
-    """Cached tokens of a prompt, which may have been counted by another server."""
-    return None if cached is None or prompt is None else min(cached, prompt)
-
-
-def _id(key: str, equal: int) -> str:
-    """The text that the ids of a reply are made of."""
-    return digest([key.encode(), equal.to_bytes(4, "little")]).hex()
-
-
-def _with_ids(core: CoreTree, node: int, choice: ReplyChoice) -> ReplyChoice:
-    """A choice whose calls have the ids that they have in the tree, or by position where the text holds them."""
-    listed = msgspec.json.decode(core.message(node)).get("tool_calls") or ()
-    turn = core.node(node).turns - 1
-    ids = [call["id"] for call in listed] or [call_id(turn, place) for place in range(len(choice.tool_calls))]
-    pairs = zip(ids, choice.tool_calls, strict=True)
-    calls = [ToolCall(name, call.name, call.arguments) for name, call in pairs]
-    return msgspec.structs.replace(choice, tool_calls=calls)
 
 
 def _order(exchange: Exchange) -> tuple[bytes, int]:
@@ -666,9 +560,3 @@ def over(end: BaseException) -> RequestRefused:
     """What the agent is told once its rollout is over."""
     why = without_secrets(excerpt(str(end), 300)) if isinstance(end, Finished | RolloutError) else "the run stops"
     return RequestRefused(f"the rollout is over: {why}; a retry is useless", 429, "insufficient_quota")
-
-
-def _retrieve(future: asyncio.Future[AgentReply]) -> None:
-    """Note that a refusal was seen, though no request waits for it any more."""
-    if not future.cancelled():
-        future.exception()

@@ -22,7 +22,7 @@ from trunkline.rollout.sampling.token_prompts import TokenTurnReader
 from trunkline.rollout.sampling.turns import PendingTurn, TurnReader, TurnRequest
 from trunkline.rollout.task_budget import Meter
 from trunkline.rollout.types import TurnSink
-from trunkline.types import Task
+from trunkline.types import Message, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,9 +64,9 @@ class Sampler(msgspec.Struct, eq=False):
         """Whether a rollout can fork inside a turn."""
         return self.client.token_prompts is not None and self.client.token_prompts.inside
 
-    def recorded(self, compiled: CompiledAgent, turn: int) -> ReplyChoice:
-        """Return a turn of the tree as the program was given it, or would have been."""
-        choice = recorded(self.core, turn)
+    def recorded(self, compiled: CompiledAgent, turn: int, message: Message | None = None) -> ReplyChoice:
+        """Return a turn of the tree, whose message may be read, as the program was given it, or would have been."""
+        choice = recorded(self.core, turn, message)
         if self.client.token_prompts is None:
             return choice
         token_prompts = self.client.of(compiled.agent.llm).token_prompts

@@ -1,6 +1,6 @@
-//! Seeds of draws: a function of the run's seed, the task and the fork path alone.
+//! Seeds of draws: a function of the run's seed, the task and the fork path alone; hashes that calls of agents are known by.
 
-use blake2::digest::consts::U8;
+use blake2::digest::consts::{U8, U16};
 use blake2::{Blake2b, Digest};
 
 /// Bases stay below this, so that base + draw fits the 31 bits that every server takes.
@@ -22,6 +22,16 @@ pub fn base_seed(run_seed: i64, task: &[u8], path: &[u32], turn: u32) -> i64 {
     hash.update(task);
     let digest: [u8; 8] = hash.finalize().into();
     i64::try_from(u64::from_le_bytes(digest) % SPACE).unwrap_or_default()
+}
+
+/// The hash of some byte strings in their order, each behind its length.
+pub fn parts_digest<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> [u8; 16] {
+    let mut hash = Blake2b::<U16>::new();
+    for part in parts {
+        hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
 }
 
 /// The seed of a rollout's next turn, which has `turns` model turns before it: its draw of the fork point that it was

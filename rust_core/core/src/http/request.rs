@@ -23,7 +23,7 @@ pub struct Request {
     pub headers: Headers,
     /// The body, compressed if Content-Encoding says so.
     pub body: Vec<u8>,
-    /// Whether the connection may bring another request after it.
+    /// Whether the connection may bring another request after it: one of HTTP/1.0 may not.
     pub stays: bool,
 }
 
@@ -141,6 +141,12 @@ impl RequestReader {
         self.expects && self.request.body.is_empty() && matches!(self.state(), RequestState::Headed)
     }
 
+    /// The target, as soon as the head is whole; empty before.
+    #[must_use]
+    pub fn target(&self) -> &str {
+        &self.request.target
+    }
+
     /// The length of the body that the head announces; nothing if it comes in chunks.
     #[must_use]
     pub const fn size(&self) -> Option<usize> {
@@ -240,7 +246,7 @@ impl RequestReader {
             }
             self.expects = modern;
         }
-        self.request = Request { stays: framing.stays, ..request };
+        self.request = Request { stays: framing.stays && modern, ..request };
         (self.body, self.size) = if framing.chunked {
             (Body::Chunks(ChunkReader::new()), None)
         } else {

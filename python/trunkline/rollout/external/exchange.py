@@ -1,0 +1,158 @@
+"""A call of an agent of another framework: its draws, its reply, and what the record keeps of it."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from trunkline._core import parts_digest
+from trunkline.gateway.types import AgentReply, RequestRefused
+from trunkline.llm.messages import call_id
+from trunkline.llm.response import recorded
+
+if TYPE_CHECKING:
+    from trunkline._core import CoreTree
+    from trunkline.agent import CompiledAgent
+    from trunkline.errors import LLMError
+    from trunkline.gateway.server import GatewayCall
+    from trunkline.llm.types import ReplyChoice
+    from trunkline.rollout.external.conversations import MatchedRequest
+    from trunkline.rollout.sampling.turns import PendingTurn
+    from trunkline.tree.records import Record
+    from trunkline.types import Message
+
+_TURNS: Final = 1 << 20
+"""Numbers that seeds of turns are made of."""
+_NUMBER: Final = 4
+_DRAW: Final = struct.Struct("<Q16sQI")
+"""A call's key and the number of a draw, each behind its length."""
+
+
+class CallNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the record of a call keeps for its replay.
+
+    Attributes:
+        key: The hash of its canonical request, model, sampling and tools.
+        equal: How many equal ones the rollout had asked before.
+        messages: The hash of its canonical messages alone.
+        raw: The same without masks.
+        at: When its reply was first there, in seconds since 1970.
+        cached: Prompt tokens that the server had cached; None where it did not say.
+    """
+
+    key: str
+    equal: int
+    messages: str
+    raw: str
+    at: int
+    cached: int | None = None
+
+
+class CallDraw:
+    """One draw of a call: its number among equal ones, the turn that its seed is made of, and its record."""
+
+    __slots__ = ("asked", "cached", "compiled", "error", "facts", "number", "pending", "record", "said", "turn")
+
+    def __init__(self, number: int, turn: int, compiled: CompiledAgent, record: Record | None) -> None:
+        self.number = number
+        self.turn = turn
+        self.compiled = compiled
+        self.record = record
+        self.asked = 0
+        self.pending: PendingTurn | None = None
+        self.error: LLMError | None = None
+        self.cached: int | None = None
+        self.facts: tuple[int, int | None, int | None, int] | None = None
+        self.said = b""
+
+
+class Exchange:
+    """One call of the agent: its request, its draws and its reply."""
+
+    alone = True
+    ready = observed = delivered = False
+    leaf = micros = 0
+    context: int | None = None
+
+    def __init__(self, key: bytes, model: str, asked: MatchedRequest, draws: list[CallDraw], call: GatewayCall) -> None:
+        self.key = key
+        self.model = model
+        self.asked = asked
+        self.draws = draws
+        self.idempotency = call.key
+        self._calls = [call]
+        self._waiting = [call.waits]
+        self._outcome: AgentReply | RequestRefused | None = None
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether its reply was not delivered in full, and nothing waits for it any more."""
+        return not self.delivered and not any(waits() for waits in self._waiting)
+
+    def join(self, call: GatewayCall) -> None:
+        """Have one more request wait for the same reply."""
+        self._waiting.append(call.waits)
+        if self._outcome is None:
+            self._calls.append(call)
+        else:
+            self._tell(call, self._outcome)
+
+    def end(self, outcome: AgentReply | RequestRefused) -> None:
+        """Answer the requests that wait; the first outcome counts."""
+        if self._outcome is None:
+            self._outcome = outcome
+            calls, self._calls = self._calls, []  # they hold all that was sent
+            for call in calls:
+                self._tell(call, outcome)
+
+    def _tell(self, call: GatewayCall, outcome: AgentReply | RequestRefused) -> None:
+        if isinstance(outcome, RequestRefused):
+            call.refuse(outcome)
+        else:
+            call.reply(outcome, self._was_delivered)
+
+    def _was_delivered(self) -> None:
+        self.delivered = True
+
+
+def reply_of(core: CoreTree, node: int, note: CallNote, model: str) -> AgentReply:
+    """Return the reply that a recorded call of one choice was given."""
+    facts, message = core.node(node), msgspec.json.decode(core.message(node))
+    choice = recorded(core, node, message)
+    name_calls(choice, message, facts.turns - 1)
+    return AgentReply(
+        id=reply_id(note.key, note.equal),
+        created=note.at,
+        model=model,
+        choices=[choice],
+        prompt=facts.prompt,
+        cached=at_most(note.cached, facts.prompt),
+        generated=facts.generated,
+    )
+
+
+def at_most(cached: int | None, prompt: int | None) -> int | None:
+    """Cached tokens of a prompt, which may have been counted by another server."""
+    return None if cached is None or prompt is None else min(cached, prompt)
+
+
+def turn_of(key: bytes, number: int) -> int:
+    """The turn that the seed of a draw is made of."""
+    draw = _DRAW.pack(len(key), key, _NUMBER, number)
+    return int.from_bytes(hashlib.blake2b(draw, digest_size=8).digest(), "little") % _TURNS
+
+
+def reply_id(key: str, equal: int) -> str:
+    """The text that the ids of a reply are made of."""
+    return parts_digest([key.encode(), equal.to_bytes(4, "little")]).hex()
+
+
+def name_calls(choice: ReplyChoice, message: Message, turn: int) -> None:
+    """Give a choice's calls the ids that they have in the tree's message, or by position where its text holds them."""
+    if calls := choice.tool_calls:
+        listed = message.get("tool_calls")
+        for place, call in enumerate(calls):
+            call.id = listed[place]["id"] if listed else call_id(turn, place)
