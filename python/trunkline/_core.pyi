@@ -237,12 +237,12 @@ class TurnEngine(Generic[_Waiter]):
         """The seed of a rollout's turn that has so many model turns before it."""
 
     def ask_pending(
-        self, tree: int, rollout: int, place: int, context: bool, turns: int, agent: int, waiter: _Waiter, /
+        self, tree: int, rollout: int, place: int, kind: int, turns: int, agent: int, waiter: _Waiter, /
     ) -> int:
         """A program wants a reply, which is read and put on the tree later by :meth:`PendingReply.append_turn`.
 
-        ``place`` is a recorded context if ``context``, else the node whose path is sent; ``turns`` counts the model
-        turns before this one.
+        ``place`` is the node whose path is sent (``kind`` 0), a recorded context (1) or a draft (2); ``turns`` counts
+        the model turns before this one.
         """
 
     def give_up(self, ask: int, /) -> tuple[list[_Waiter], int | None]:
@@ -474,6 +474,18 @@ class CoreTree:
 
     def request(self, node: int, head: Buffer, tail: Buffer, /) -> bytes:
         """Join ``head``, the comma-separated messages from the root to ``node``, and ``tail``, in one allocation."""
+    def draft(self, node: int, fragments: Sequence[int], /) -> int:
+        """Note messages that are sent behind those of a path, and are on the tree only later, if at all.
+
+        Raises:
+            TreeError: The node or a fragment does not exist, or one is a piece of a message.
+        """
+
+    def forget_draft(self, draft: int, /) -> None:
+        """Forget a draft, if it is known."""
+
+    def request_draft(self, draft: int, head: Buffer, tail: Buffer, /) -> bytes:
+        """Like :meth:`request`, with the messages of a draft behind those of its path."""
     def request_context(self, context: int, head: Buffer, tail: Buffer, /) -> bytes:
         """Like :meth:`request`, over a recorded context of messages, whose pieces are joined."""
     def has_messages(self, context: int, /) -> bool:

@@ -13,7 +13,7 @@ from trunkline.errors import ConfigError
 from trunkline.llm.pricing import Price, micros
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from trunkline._core import CoreTree, NodeView, Refusal
     from trunkline.agent import CompiledAgent
@@ -112,6 +112,11 @@ def prompt_bound(core: CoreTree, leaf: int, compiled: CompiledAgent, context: in
         most += len(core.message(node)) + _MESSAGE
         node = facts.parent
     return most + len(compiled.head) + len(compiled.constant) + _TEMPLATE
+
+
+def messages_bound(messages: Iterable[bytes]) -> int:
+    """Return the most prompt tokens of messages."""
+    return sum(len(message) + _MESSAGE for message in messages)
 
 
 def _measures(core: CoreTree, facts: NodeView, compiled: CompiledAgent) -> bool:

@@ -6,6 +6,7 @@ mod common;
 
 use common::model::Model;
 use common::script::{message, name, play, run, script};
+use proptest::collection::vec;
 use proptest::prelude::*;
 use trunkline_core::{Call, ContextId, Error, Kind, NameId, NodeId, RolloutId, Source, Termination, TokenBuffer, Tree};
 
@@ -149,6 +150,40 @@ fn contexts_are_sent_as_recorded_and_separate_turns() {
     assert_eq!(other, same);
     assert_eq!(tree.node(same).unwrap().context, Some(context));
     tree.check().unwrap();
+}
+
+proptest! {
+    #[test]
+    fn a_draft_is_sent_as_the_path_would_be_and_leaves_no_trace(path in vec(0u8..9, 0..6), behind in vec(0u8..9, 0..4)) {
+        let mut tree = Tree::new();
+        let mut node = NodeId::ROOT;
+        for number in &path {
+            node = tree.append(node, Kind::Prompt, &message(*number), None, NameId::EMPTY).unwrap();
+        }
+        let fragments: Vec<u32> = behind.iter().map(|&one| tree.fragment(&message(one)).unwrap().get()).collect();
+        let (before, size) = (tree.digest(), tree.memory().total());
+        let draft = tree.draft(node, &fragments).unwrap();
+        let sent = tree.body(Source::Draft(draft), b"<", b">").unwrap();
+        prop_assert_eq!(sent.len(), tree.body_len(Source::Draft(draft), b"<", b">").unwrap());
+        prop_assert!(tree.memory().total() > size);
+        tree.forget_draft(draft);
+        tree.forget_draft(draft);
+        prop_assert!(tree.body(Source::Draft(draft), b"<", b">").is_err());
+        prop_assert_eq!(tree.digest(), before);
+        for number in &behind {
+            node = tree.append(node, Kind::Prompt, &message(*number), None, NameId::EMPTY).unwrap();
+        }
+        prop_assert_eq!(sent, tree.body(Source::Path(node), b"<", b">").unwrap());
+    }
+}
+
+#[test]
+fn a_draft_has_whole_messages_alone() {
+    let mut tree = Tree::new();
+    let piece = tree.fragment(b"\x02{\"role\":\"user\",\"content\":\"").unwrap().get();
+    assert!(tree.draft(NodeId::ROOT, &[piece]).is_err());
+    assert!(tree.draft(NodeId::ROOT, &[piece + 1]).is_err());
+    assert!(tree.draft(NodeId::new(1), &[]).is_err());
 }
 
 #[test]

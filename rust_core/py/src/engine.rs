@@ -219,8 +219,8 @@ impl TurnEngine {
         self.engine.with(py, |engine| engine.seed(tree, rollout.into(), turns))
     }
 
-    /// A program wants a reply to a path (`context` false) or to a recorded context, to be put on the tree later.
-    #[pyo3(signature = (tree, rollout, place, context, turns, agent, waiter, /))]
+    /// A program wants a reply to a path, a recorded context or a draft (`kind` 0, 1, 2), to be put on the tree later.
+    #[pyo3(signature = (tree, rollout, place, kind, turns, agent, waiter, /))]
     #[expect(clippy::too_many_arguments, reason = "positional arguments cost less than an object per turn")]
     fn ask_pending(
         &self,
@@ -228,12 +228,16 @@ impl TurnEngine {
         tree: usize,
         #[pyo3(from_py_with = number)] rollout: u32,
         #[pyo3(from_py_with = number)] place: u32,
-        context: bool,
+        kind: u8,
         #[pyo3(from_py_with = number)] turns: u32,
         #[pyo3(from_py_with = number)] agent: u32,
         waiter: Py<PyAny>,
     ) -> PyResult<usize> {
-        let source = if context { Source::Context(place.into()) } else { Source::Path(place.into()) };
+        let source = match kind {
+            0 => Source::Path(place.into()),
+            1 => Source::Context(place.into()),
+            _ => Source::Draft(place),
+        };
         self.engine.with(py, |engine| engine.ask_pending(tree, rollout.into(), source, turns, agent, waiter))
     }
 
@@ -506,6 +510,7 @@ fn place(source: Source) -> u32 {
     match source {
         Source::Path(node) => node.get(),
         Source::Context(context) => context.get(),
+        Source::Draft(draft) => draft,
     }
 }
 

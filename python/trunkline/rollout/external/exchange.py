@@ -73,9 +73,10 @@ class Exchange:
     """One call of the agent: its request, its draws and its reply."""
 
     alone = True
-    ready = observed = delivered = False
+    ready = delivered = False
     leaf = micros = 0
     context: int | None = None
+    draft: int | None = None
 
     def __init__(self, key: bytes, model: str, asked: MatchedRequest, draws: list[CallDraw], call: GatewayCall) -> None:
         self.key = key

@@ -25,6 +25,7 @@ from trunkline.gateway.canonical import forms
 from trunkline.gateway.formats.chat import quoted
 from trunkline.gateway.types import AgentReply, RequestRefused
 from trunkline.llm.messages import encode
+from trunkline.rollout.budget import messages_bound
 from trunkline.rollout.external.conversations import NOTHING_ASKED, Conversations
 from trunkline.rollout.external.exchange import CallDraw, CallNote, Exchange, at_most, name_calls, reply_id, turn_of
 from trunkline.rollout.programs.replay import difference, failed
@@ -350,28 +351,28 @@ class AgentSession:
         except BaseException:
             del self._flying[exchange]
             self._drop(exchange)
-            if exchange.alone and not exchange.observed and not self.ended.done():
+            if exchange.alone and not self.ended.done():
                 self._observe(exchange)
             raise
+        finally:
+            if exchange.draft is not None:
+                self._core.forget_draft(exchange.draft)
         exchange.ready = True
         self._land()
 
     def _prepare(self, exchange: Exchange) -> None:
-        """Decide what is sent, and append the messages of a call that continues the path; others wait until they land.
-
-        So the order of calls in flight together does not follow from which one came first.
-        """
+        """Decide what is sent. Its messages are appended once it lands, so that it does not count which call came first."""
         if self._path is None:
             self._path = self._read_path()
         asked = exchange.asked
         if self._spoken:
             exchange.micros = int((time.monotonic() - self._spoken) * 1e6)
-        missing = self._missing(asked)
-        if asked.fragments == [*self._path, *(asked.fragments[place] for place in missing)]:
-            self._observe(exchange)
+        new = [asked.fragments[place] for place in self._missing(asked)]
         exchange.leaf = self._rollout.leaf
-        if asked.fragments != self._path:
+        if asked.fragments != [*self._path, *new]:
             exchange.context = self._core.context(asked.fragments)
+        elif new:
+            exchange.draft = self._core.draft(exchange.leaf, new)
 
     def _read_path(self) -> list[int]:
         """The fragments of the rollout's path; notes those behind its last turn."""
@@ -404,7 +405,6 @@ class AgentSession:
     def _observe(self, exchange: Exchange) -> None:
         """Append the messages of a request that the path lacks."""
         assert self._path is not None
-        exchange.observed = True
         core, rollout, asked, micros = self._core, self._rollout, exchange.asked, exchange.micros
         agent = self._executor.name(exchange.draws[0].compiled.agent.name)
         for place in self._missing(asked):
@@ -425,8 +425,9 @@ class AgentSession:
         draw.asked, draw.compiled = executor.numbered(draw.compiled)
         number = draw.turn - self._rollout.start
         try:
+            more = 0 if exchange.draft is None else messages_bound(exchange.asked.encoded)
             draw.pending = await executor.send(
-                draw.compiled, exchange.leaf, exchange.context, 0, 0, number, joins=joins
+                draw.compiled, exchange.leaf, exchange.context, 0, 0, number, exchange.draft, more, joins=joins
             )
             executor.let_others()
         except LLMError as error:
@@ -442,8 +443,7 @@ class AgentSession:
         flying, self._flying = [*self._flying], {}
         if len(flying) > 1:
             flying.sort(key=_order)
-            path = [*(self._path or ())]
-            flying.sort(key=lambda one: one.asked.fragments != path)
+            flying.sort(key=lambda one: one.context is not None)
         for exchange in flying:
             self._append(exchange)
         self._executor.flush()
@@ -456,8 +456,12 @@ class AgentSession:
         """Append a call's turns with their records."""
         executor, rollout, core = self._executor, self._rollout, self._core
         self.beside += not exchange.alone
-        if not exchange.observed:
-            self._observe(exchange)
+        goes_on = rollout.leaf == exchange.leaf
+        self._observe(exchange)
+        if exchange.draft is not None and goes_on:
+            exchange.leaf = rollout.leaf
+        elif exchange.draft is not None:
+            exchange.context = core.context(exchange.asked.fragments)
         assert self._path is not None
         for draw in exchange.draws:
             name = draw.compiled.agent.name

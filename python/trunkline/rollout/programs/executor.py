@@ -97,6 +97,8 @@ class ProgramExecutor:
         step: int,
         asked: int,
         number: int,
+        draft: int | None = None,
+        more: int = 0,
         *,
         joins: bool,
     ) -> Coroutine[Any, Any, PendingTurn]:
@@ -109,6 +111,8 @@ class ProgramExecutor:
             step: The step, as of :class:`~trunkline.llm.types.Request`.
             asked: How many turns of the same role were asked for before in it.
             number: How many turns of all roles were asked for before.
+            draft: That path with messages behind it that are sent instead; None where it is the path, or a context.
+            more: Most prompt tokens of these messages.
             joins: Whether it belongs to the step of a turn that was asked for before it. That is said by the program's
                 order and not by what is still on its way, so it is the same whichever reply comes first, and after a
                 crash.
@@ -119,7 +123,7 @@ class ProgramExecutor:
             Finished: The budget, or the strategy, does not allow one more turn.
         """
         rollout = self._rollout
-        ask = TurnRequest(compiled, rollout.id, leaf, rollout.start + number, None, context, step, asked)
+        ask = TurnRequest(compiled, rollout.id, leaf, rollout.start + number, None, context, step, asked, draft, more)
         limited = self._between is not None or self._task_budget is not None or self.environment is not None
         return self._send_limited(ask, joins=joins) if limited else self._fly(ask)
 
@@ -146,7 +150,7 @@ class ProgramExecutor:
                 return None
             if not self._out:
                 rollout.activity.leave()
-            return await task_budget.turn(rollout.id, ask.leaf, ask.compiled, context=ask.context)
+            return await task_budget.turn(rollout.id, ask.leaf, ask.compiled, ask.more, ask.context)
         except Exception as end:
             self._end = end
             raise

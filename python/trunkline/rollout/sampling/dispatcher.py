@@ -154,9 +154,12 @@ class TurnDispatcher:
         agent = self._plain_agents.get(compiled)
         if agent is None:
             agent = self._register(compiled, plain=True)
-        context = ask.context
-        place = ask.leaf if context is None else context
-        wanted.key = self.engine.ask_pending(tree, ask.rollout, place, context is not None, ask.turn, agent, wanted)
+        place, kind = ask.leaf, 0
+        if ask.context is not None:
+            place, kind = ask.context, 1
+        elif ask.draft is not None:
+            place, kind = ask.draft, 2
+        wanted.key = self.engine.ask_pending(tree, ask.rollout, place, kind, ask.turn, agent, wanted)
         if wanted.reservation is not None:
             wanted.reservation.sent = True
         if not self.sender.asked:

@@ -240,14 +240,18 @@ class Sampler(msgspec.Struct, eq=False):
         turns: TurnReader
         if pending is not None:
             turns, context, step, asked = pending, pending.ask.context, pending.ask.step, pending.ask.asked
-            prompt = None if token_prompts is None else await token_prompts.program(core, compiled, leaf, context, seed)
+            prompt, draft = None, pending.ask.draft
+            if token_prompts is not None:
+                prompt = await token_prompts.program(core, compiled, leaf, context, seed, draft)
             pending.begin(compiled, called, told, prompt)
             if prompt is not None:
                 content, size, route = prompt.content, prompt.end, prompt.form.route
-            elif context is None:
-                content = core.request(leaf, compiled.head, tail)
-            else:
+            elif context is not None:
                 content = core.request_context(context, compiled.head, tail)
+            elif draft is not None:
+                content = core.request_draft(draft, compiled.head, tail)
+            else:
+                content = core.request(leaf, compiled.head, tail)
         elif token_prompts is None:
             turns = TurnReader(*rest)
             content = core.request(leaf, compiled.head, tail)

@@ -120,7 +120,7 @@ class TokenPromptBuilder:
         return taken_apart(self._way(compiled).form, compiled, choice)
 
     async def program(
-        self, core: CoreTree, compiled: CompiledAgent, leaf: int, context: int | None, seed: int
+        self, core: CoreTree, compiled: CompiledAgent, leaf: int, context: int | None, seed: int, draft: int | None
     ) -> TokenPrompt:
         """Make the prompt of one turn of a program.
 
@@ -130,6 +130,7 @@ class TokenPromptBuilder:
             leaf: The node whose path is the conversation.
             context: The messages that are sent instead; None where it is that path.
             seed: Seed of the draw.
+            draft: The path with messages behind it that are sent instead; likewise.
 
         Raises:
             BadRequest: The template does not take this conversation, or the agent cannot be asked in this mode.
@@ -139,7 +140,7 @@ class TokenPromptBuilder:
         try:
             way = self._way(compiled)
             if way.renderer is not None:
-                ids = await _program_ids(core, leaf, context, way.renderer, way)
+                ids = await _program_ids(core, leaf, context, draft, way.renderer, way)
         except ConfigError as error:
             raise BadRequest(f"the prompt cannot be rendered: {error}") from None
         form = self._way(compiled).form
@@ -147,10 +148,12 @@ class TokenPromptBuilder:
         tail = form.constant + end
         if ids is not None:
             content = form.head + msgspec.json.encode(ids)[1:-1] + tail
-        elif context is None:
-            content = core.request(leaf, form.head, tail)
-        else:
+        elif context is not None:
             content = core.request_context(context, form.head, tail)
+        elif draft is not None:
+            content = core.request_draft(draft, form.head, tail)
+        else:
+            content = core.request(leaf, form.head, tail)
         return TokenPrompt(content, len(end), self._mode, form, None, way.parting, None, ids)
 
     async def within(
@@ -211,16 +214,21 @@ class TokenPromptBuilder:
         return form._replace(reading=form.engine_reading) if self._batch else form
 
 
-async def _program_ids(core: CoreTree, leaf: int, context: int | None, renderer: Renderer, way: _Way) -> list[int]:
+async def _program_ids(
+    core: CoreTree, leaf: int, context: int | None, draft: int | None, renderer: Renderer, way: _Way
+) -> list[int]:
     """The prompt of a program's request. The tree stays as it is until the reply is appended."""
     if context is not None:
         messages = msgspec.json.decode(core.request_context(context, b"[", b"]"))
         return await renderer.render(messages, way.tools)
+    path, behind = core.path(leaf), []
+    if draft is not None:
+        behind = msgspec.json.decode(core.request_draft(draft, b"[", b"]"))[len(path) :]
     turn, since = _last_turn(core, leaf)
     if way.parting[0] == "bridge" and turn:
-        more = await renderer.extend(last_ids(core, turn, _CLOSING), _messages(core, since))
+        more = await renderer.extend(last_ids(core, turn, _CLOSING), [*_messages(core, since), *behind])
         return [*last_ids(core, turn), *more]
-    return await renderer.render(_messages(core, core.path(leaf)), way.tools)
+    return await renderer.render([*_messages(core, path), *behind], way.tools)
 
 
 async def _settle(core: CoreTree, leaf: int, renderer: Renderer, way: _Way) -> int | None:

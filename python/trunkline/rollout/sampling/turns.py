@@ -289,6 +289,8 @@ class TurnRequest(msgspec.Struct):
         context: What is sent instead of the conversation, as the tree has it.
         step: See :class:`~trunkline.llm.types.Request`.
         asked: Likewise.
+        draft: A draft of the tree: messages that are sent behind the conversation; None where there are none.
+        more: Most prompt tokens of these messages.
     """
 
     compiled: CompiledAgent
@@ -299,6 +301,8 @@ class TurnRequest(msgspec.Struct):
     context: int | None = None
     step: int = 0
     asked: int = 0
+    draft: int | None = None
+    more: int = 0
 
 
 AskRecord: TypeAlias = "tuple[int, int, int | None, int]"

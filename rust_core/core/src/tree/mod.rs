@@ -19,13 +19,15 @@ pub(crate) mod visits;
 
 use std::borrow::Cow;
 
-use crate::error::Result;
+use slab::Slab;
+
+use crate::error::{Error, Result};
 use crate::id::{ContextId, FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
 use crate::storage::Seldom;
 use crate::storage::intern::Names;
 use crate::storage::tokens::TokenSlice;
 use crate::tree::contexts::Contexts;
-use crate::tree::fragments::{EncodedMessage, Fragments};
+use crate::tree::fragments::{EncodedMessage, FragmentKind, Fragments};
 use crate::tree::nodes::{ContentKey, Kind, NodeKey, NodeReports, Nodes};
 use crate::tree::rollouts::Rollouts;
 use crate::tree::runs::{TokenRun, TokenRuns};
@@ -45,6 +47,8 @@ pub struct Tree {
     pub(crate) fragments: Fragments,
     pub(crate) runs: Seldom<TokenRuns>,
     pub(crate) contexts: Seldom<Contexts>,
+    /// Messages behind a node that are sent before they are on the tree; no delta has them.
+    pub(crate) drafts: Slab<(NodeId, Box<[FragmentId]>)>,
     pub(crate) nodes: Nodes,
     pub(crate) visits: Visits,
     pub(crate) rollouts: Rollouts,
@@ -68,6 +72,7 @@ impl Tree {
             fragments: Fragments::new(),
             runs: Seldom::default(),
             contexts: Seldom::default(),
+            drafts: Slab::new(),
             nodes: Nodes::new(),
             visits: Visits::new(),
             rollouts: Rollouts::new(),
@@ -87,6 +92,7 @@ impl Tree {
         if let Some(contexts) = self.contexts.changed() {
             contexts.reset();
         }
+        self.drafts.clear();
         self.nodes.reset();
         self.visits.reset();
         self.rollouts.reset();
@@ -130,6 +136,32 @@ impl Tree {
             return Ok(id);
         }
         self.perform(&Op::Context(Cow::Borrowed(fragments))).map(ContextId::new)
+    }
+
+    /// Note messages that will be sent behind those of a path, and are on the tree only later, if at all.
+    ///
+    /// # Errors
+    /// If the node or a fragment does not exist, or a fragment is a piece of a message.
+    pub fn draft(&mut self, node: NodeId, fragments: &[u32]) -> Result<u32> {
+        self.known_node(node)?;
+        for &fragment in fragments {
+            known("fragment", fragment, self.fragments.count())?;
+            let (kind, _) = fragments::part(self.fragments.get(FragmentId::new(fragment)));
+            if kind != FragmentKind::Whole {
+                return Err(Error::reference(
+                    format!("fragment {fragment} is a piece of a message"),
+                    "a whole message",
+                ));
+            }
+        }
+        let fragments = fragments.iter().map(|&fragment| FragmentId::new(fragment)).collect();
+        let draft = self.drafts.insert((node, fragments));
+        u32::try_from(draft).map_err(|_| Error::range("a tree has no room for one more draft", "fewer"))
+    }
+
+    /// Forget a draft; one that is not known is forgotten already.
+    pub fn forget_draft(&mut self, draft: u32) {
+        let _gone = self.drafts.try_remove(draft as usize);
     }
 
     /// Whether a context has messages: none has that is only a drift of token ids from the path.

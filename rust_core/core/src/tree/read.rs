@@ -1,7 +1,7 @@
 //! Reading a tree. Nothing here changes anything.
 
 use crate::error::Result;
-use crate::id::{ContextId, NameId, NodeId, RolloutId, TokenCount};
+use crate::id::{ContextId, FragmentId, NameId, NodeId, RolloutId, TokenCount};
 use crate::reply::Uncertainty;
 use crate::storage::held;
 use crate::storage::tokens::TokenSlice;
@@ -155,8 +155,18 @@ impl Tree {
             messages: self.fragments.memory(),
             tokens: self.runs.memory(),
             rollouts: self.rollouts.memory(),
-            other: self.names.memory() + self.contexts.memory() + self.journal.memory() + self.written(),
+            other: self.names.memory()
+                + self.contexts.memory()
+                + self.journal.memory()
+                + self.written()
+                + self.drafted(),
         }
+    }
+
+    /// What drafts hold.
+    fn drafted(&self) -> usize {
+        let each = self.drafts.iter().map(|(_, (_, fragments))| size_of_val(&**fragments));
+        self.drafts.capacity() * size_of::<(NodeId, Box<[FragmentId]>)>() + each.sum::<usize>()
     }
 
     /// What marks and reports hold.

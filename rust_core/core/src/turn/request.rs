@@ -14,6 +14,8 @@ pub enum Source {
     Path(NodeId),
     /// The messages of a recorded context.
     Context(ContextId),
+    /// The messages from the root to a node and those of a draft behind them.
+    Draft(u32),
 }
 
 impl Tree {
@@ -75,6 +77,14 @@ impl Tree {
                 let fragments = self.nodes.upward(node).filter_map(|id| self.nodes.fragment(id));
                 said.extend(fragments.map(|fragment| self.fragments.get(fragment)));
                 said.reverse();
+                Ok(said)
+            }
+            Source::Draft(draft) => {
+                let Some((node, behind)) = self.drafts.get(draft as usize) else {
+                    return Err(Error::reference(format!("draft {draft}"), "one that is not forgotten"));
+                };
+                let mut said = self.said(Source::Path(*node))?;
+                said.extend(behind.iter().map(|&fragment| self.fragments.get(fragment)));
                 Ok(said)
             }
             Source::Context(context) => {

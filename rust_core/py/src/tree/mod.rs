@@ -253,6 +253,38 @@ impl CoreTree {
         self.0.with(py, |tree| tree.context(&fragments)).map(ContextId::get)
     }
 
+    /// Note messages that will be sent behind a path.
+    #[pyo3(signature = (node, fragments, /))]
+    fn draft(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] node: u32,
+        #[pyo3(from_py_with = numbers)] fragments: Vec<u32>,
+    ) -> PyResult<u32> {
+        self.0.with(py, |tree| tree.draft(node.into(), &fragments))
+    }
+
+    /// Forget a draft.
+    #[pyo3(signature = (draft, /))]
+    fn forget_draft(&self, py: Python<'_>, #[pyo3(from_py_with = number)] draft: u32) -> PyResult<()> {
+        self.0.with(py, |tree| {
+            tree.forget_draft(draft);
+            Ok(())
+        })
+    }
+
+    /// Like `request`, with the messages of a draft behind those of its path.
+    #[pyo3(signature = (draft, head, tail, /))]
+    fn request_draft<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = number)] draft: u32,
+        head: Data<'_>,
+        tail: Data<'_>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.body(py, Source::Draft(draft), &head, &tail)
+    }
+
     /// Join `head`, the messages from the root to `node` separated by commas, and `tail`, in one allocation.
     #[pyo3(signature = (node, head, tail, /))]
     fn request<'py>(
