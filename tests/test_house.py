@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import pydoc
 import re
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -24,7 +26,8 @@ from trunkline.store.stats.profile import Profile
 from trunkline.store.stats.summary import Summary
 from trunkline.store.stats.tasks import TaskSummary
 
-ROOT = Path(__file__).parent.parent / "python" / "trunkline"
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent / "python" / "trunkline"
 
 LAYERS = (
     {"errors"},
@@ -258,6 +261,11 @@ def test_help_on_a_group_lists_its_names_and_calls_it_as_users_do():
         text = pydoc.plain(pydoc.render_doc(group))
         assert f"``trunkline.{called}``" in text.split("PACKAGE CONTENTS")[0]
         assert [name for name in group.__all__ if name not in text] == []
+
+
+def test_each_deliberate_fault_is_one_of_code_that_is_there():
+    listed = subprocess.run([sys.executable, TESTS / "mutate", "--list"], capture_output=True, text=True, check=False)
+    assert listed.returncode == 0, listed.stderr
 
 
 def structs_of(hint: object) -> Iterator[type[msgspec.Struct]]:

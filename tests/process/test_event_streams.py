@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from atlas import agent, tasks
+from commands import trunkline
 from foreign import capital_cities, message, serving
 from places import python_path
 from resuming import kill, start, wait_for
@@ -55,6 +56,10 @@ def test_all_who_watch_a_run_of_worker_processes_see_the_same(tmp_path: Path):
     with serving(capital_cities) as server:
         run = play(server.url, out, EventListener(listen, text=None), workers=2, reward="exact_match")
     whole = list(tl.events(run, text=None))
+    lines = trunkline(
+        tmp_path, "events", "r", "--kind", "turn", "--kind", "score,fork", "--text", "all"
+    ).stdout.splitlines()
+    assert lines == [event.as_json() for event in whole if event.kind in {"turn", "score", "fork"}]
     assert by_task(told) == by_task(whole)
     assert (told[0], told[-1]) == (whole[0], whole[-1])
     assert {"turn", "tool_call", "observation", "score", "task_ended"} <= {event.kind for event in whole}
@@ -173,6 +178,9 @@ def test_foolish_arguments_are_refused_in_words(tmp_path: Path):
     for given in (None, "", 5, b"r"):
         with pytest.raises(ConfigError, match="events needs a run or the path"):
             tl.events(given)
+    for kinds in ((), ("turn", "turns,score")):
+        shown = trunkline(tmp_path, "events", "r", *(word for kind in kinds for word in ("--kind", kind)))
+        assert (shown.returncode, shown.stderr.count("error: ")) == (2, 1)
     (tmp_path / "text").write_text("no run")
     for path in (tmp_path, tmp_path / "text", tmp_path / "none"):
         with pytest.raises(RunFileError):

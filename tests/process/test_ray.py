@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from trunkline.backends.ray import RayBackend
 from trunkline.controller import supervisor as pulse
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm.config import LLM
+from trunkline.observability import EventListener
 from trunkline.observability.observers import Progress
 from trunkline.protocol.backend import Event, Inbox, WorkerExited
 from trunkline.protocol.job import Job
@@ -32,6 +34,8 @@ from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.strategies.chain import Chain
 from trunkline.types import Task
+
+TIMES = ("time", "started", "seconds", "run")
 
 pytestmark = [pytest.mark.pool, pytest.mark.usefixtures("ray_here")]
 
@@ -153,9 +157,18 @@ def test_what_an_actor_cannot_import_is_named(tmp_path: Path, monkeypatch: pytes
 
 def test_actors_have_the_arguments_of_the_run(monkeypatch: pytest.MonkeyPatch, ray_pool: Pool):
     monkeypatch.setattr(sys, "argv", ["mine", "--of-this-run"])
+    told: dict[Pool | None, list[dict[str, Any]]] = {ray_pool: [], None: []}
     with serving(capital_cities) as server:
-        result = run(agent(), tasks()[:1], llm=llm(server.url), reward=size_of_the_last_argument, pool=ray_pool)
-    assert result["France"].reward == len("--of-this-run")
+        for pool, events in told.items():
+            where: dict[str, Any] = {"pool": pool} if pool else {"workers": 0}
+            keep = events.append
+            listen = EventListener(lambda event, keep=keep: keep(json.loads(event.as_json())), when_behind="wait")
+            given = {"llm": llm(server.url), "reward": size_of_the_last_argument, "seed": 1, "on_event": listen}
+            result = run(agent(), tasks()[:1], **given, **where)
+            assert result["France"].reward == len("--of-this-run")
+    ray, here = ([event | dict.fromkeys(TIMES, 0) for event in events] for events in told.values())
+    assert [event["kind"] for event in ray][-2:] == ["task_ended", "run_ended"]
+    assert ray == here, "events are those of a run in this process"
 
 
 def test_another_address_than_the_one_that_is_connected_is_refused_each_time():

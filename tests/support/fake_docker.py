@@ -80,6 +80,10 @@ def start(words: list[str]) -> None:
     if json.loads((folder / "options").read_text())["image"] == "frail":
         fail("Error response from daemon: failed to create task: \x1b[31mno\xff".encode().decode("latin1"))
     (folder / "running").touch()
+    # Podman leaves a process beside each container, which keeps what it inherits but its three streams.
+    nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    beside = subprocess.Popen(["sleep", "10000"], close_fds=False, start_new_session=True, **nothing)
+    (folder / f"process-{beside.pid}").touch()
     print(words[0])
 
 

@@ -161,8 +161,15 @@ def test_what_an_environment_does_wrong_is_of_its_rollout(monkeypatch: pytest.Mo
     async def endless(self: Any, trace: Any) -> dict[str, float]:
         return {f"{'long' * 20} {number}": 1.0 for number in range(2000)}
 
+    async def ends(self: Any, trace: Any) -> float:
+        sys.exit("the reward ends here")
+
     with serving(reply) as server:
-        for wrong, said in ((broken, "out of order"), (endless, "the agent's facts are")):
+        for wrong, said in (
+            (broken, "out of order"),
+            (ends, "the reward ends here"),
+            (endless, "the agent's facts are"),
+        ):
             monkeypatch.setattr(vf_sums.SumsTask, "right", vf.reward(wrong))
             run = play(server.url, {"taskset": SUMS}, strategy=tl.Chain(1))
             assert run.summary().terminations == {"lost": 2}, said

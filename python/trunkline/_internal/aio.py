@@ -8,15 +8,18 @@ import math
 import signal
 import threading
 from collections import deque
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeVar
 
 import uvloop
 
+from trunkline._internal.text import describe_error
+
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
 
 async def wait_uninterrupted(future: asyncio.Future[Any], stop: Callable[[], object] = lambda: None) -> None:
@@ -101,6 +104,55 @@ def raised_by_user_code(error: BaseException, task: asyncio.Task[Any] | None) ->
     if isinstance(error, GeneratorExit):
         return current_task() is task  # else the coroutine is closed as it is collected
     return True
+
+
+_contained: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("trunkline_contained", default=False)
+
+
+def contain_tasks() -> None:
+    """Let no task that the running task starts, nor theirs, end the event loop: SystemExit is a RuntimeError there."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop.get_task_factory(), _ContainingFactory):
+        loop.set_task_factory(_ContainingFactory(loop.get_task_factory()))
+    _contained.set(True)
+
+
+class _ContainingFactory:
+    def __init__(self, earlier: Any) -> None:
+        self._make = earlier or (lambda loop, coro, **given: asyncio.Task(coro, loop=loop, **given))
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **given: Any) -> Any:
+        return self._make(loop, _ContainedCoroutine(coro) if _contained.get() else coro, **given)
+
+
+class _ContainedCoroutine(Coroutine[Any, Any, Any]):
+    """A coroutine whose SystemExit is a RuntimeError, and its KeyboardInterrupt where no signal raised it."""
+
+    def __init__(self, coro: Any) -> None:
+        self._coro = coro
+
+    def __getattr__(self, name: str) -> Any:  # cr_frame and the like, which anyio reads
+        return getattr(self._coro, name)
+
+    def __await__(self) -> Any:
+        return (yield from self._coro.__await__())
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._coro.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._step(self._coro.throw, *error)
+
+    def close(self) -> None:
+        self._coro.close()
+
+    def _step(self, step: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return step(*given)
+        except (SystemExit, KeyboardInterrupt) as problem:
+            if not raised_by_user_code(problem, None):
+                raise
+            raise RuntimeError(f"it raised {describe_error(problem)}") from problem
 
 
 class Timer(Protocol):

@@ -125,7 +125,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _USER = re.compile(r"(?<=://)[^/?#\s@]*@")
 _QUERY = re.compile(r"(?i)([?&](?:[^=&#\s]*[-_])?(?:key|token|secret|password|sig|signature)=)[^&#\s]*")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"']+")
-_KEY = re.compile(r"\bsk-[A-Za-z0-9_-]{8,}")
+_KEY = re.compile(r"(?<![^\W_])sk-[A-Za-z0-9_-]{8,}")
 
 
 @overload

@@ -69,7 +69,13 @@ async def _serve(paths: Sequence[Path], port: int, *, browse: bool) -> None:
 @click.command()
 @click.argument("run", type=click.Path())
 @click.option("--follow", "-f", is_flag=True, help="Wait for further events until no process writes RUN any more.")
-@click.option("--kind", "kinds", metavar="KIND,...", help="Print events of these kinds alone, such as turn,score.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="KIND,...",
+    help="Print events of these kinds alone, such as turn,score; repeatable.",
+)
 @click.option(
     "--text",
     default=str(TEXT),
@@ -77,7 +83,7 @@ async def _serve(paths: Sequence[Path], port: int, *, browse: bool) -> None:
     metavar="N|all",
     help="The most characters of each text; 'all' for whole texts.",
 )
-def events(run: str, follow: bool, kinds: str | None, text: str) -> None:
+def events(run: str, follow: bool, kinds: tuple[str, ...], text: str) -> None:
     """Print what happened in RUN, also while it runs: a line of JSON for each event.
 
     Kinds: run_started, message, rollout_started, fork, turn, tool_call, observation, error, rollout_ended, score,
@@ -85,7 +91,9 @@ def events(run: str, follow: bool, kinds: str | None, text: str) -> None:
     """
     if text != "all" and not (text.isascii() and text.isdigit() and len(text) < 10):
         raise UsageError(f"--text must be a number of characters, or all, not {short_repr(text)}")
-    stream = EventStream(run, follow=follow, kinds=kinds, text=None if text == "all" else int(text))
+    stream = EventStream(
+        run, follow=follow, kinds=",".join(kinds) if kinds else None, text=None if text == "all" else int(text)
+    )
     for batch in stream.batches():
         if batch and not put("\n".join(event.as_json() for event in batch)):
             return  # the reader has left

@@ -28,7 +28,7 @@ from trunkline.store.derive import rebuilt
 from trunkline.store.lock import is_written
 from trunkline.store.log import log_size, loss_in_log, missing_log, refuse
 from trunkline.store.schema import CallRow, EventRow, RolloutRow, TakenRow, ToolRow, TreeRow, delta_keys
-from trunkline.store.sqlite import READ_ERRORS, connect, damaged, fault, files_of, irregular, versions_of
+from trunkline.store.sqlite import READ_ERRORS, connect, damaged, fault, files_of, irregular, lacks_columns, versions_of
 from trunkline.store.state import under_way
 from trunkline.store.stats.calls import CallStats, Spending, spending
 from trunkline.store.stats.profile import Profile, RoleRows, RowCounts, profile
@@ -164,7 +164,8 @@ class RunReader:
             return self._connection.execute(statement, values).fetchall()
         except sqlite3.OperationalError as problem:
             # An error without a code comes from Python: a text cannot be decoded.
-            if getattr(problem, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY}:
+            known = getattr(problem, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY}
+            if known and not lacks_columns(self._connection):
                 raise UsageError(f"{short_repr(statement)}: {printable(str(problem), 200)}") from None
             raise self._unreadable(problem) from None
         except READ_ERRORS as problem:

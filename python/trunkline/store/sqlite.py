@@ -13,7 +13,15 @@ import msgspec
 from trunkline._core import OLDEST_FORMAT
 from trunkline._internal.text import counted, printable, scrub
 from trunkline.errors import DamagedRunFile, InfrastructureError
-from trunkline.store.schema import APPLICATION_ID, HERE, READ_VERSIONS, SCHEMA_VERSION, FileVersions
+from trunkline.store.schema import (
+    APPLICATION_ID,
+    HERE,
+    READ_VERSIONS,
+    SCHEMA_VERSION,
+    SUM_COLUMNS,
+    TABLES,
+    FileVersions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +34,11 @@ logger = logging.getLogger(__name__)
 
 READ_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """What reading a damaged file raises: also that a message of SQLite is no text."""
+
+_COLUMNS = """
+SELECT made.name, here.name FROM sqlite_schema made, pragma_table_info(made.name) here
+WHERE made.type IN ('table', 'view')
+"""
 
 _WAIT = 10.0  # seconds that a lock of another program is waited for before it is said
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -60,6 +73,20 @@ def damaged(path: Path, what: str) -> DamagedRunFile:
         f"{name} is damaged: {what}; `trunkline check {name}` names everything that is wrong, and "
         f"`trunkline recover {name} OUT` writes what is whole into a new file"
     )
+
+
+def lacks_columns(connection: sqlite3.Connection) -> bool:
+    """Whether a file lacks a table or a column of a run, or cannot be asked."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.executescript(TABLES)
+        made = fresh.execute(_COLUMNS).fetchall()
+    wanted = {
+        (table, column) for table, column in made if column not in SUM_COLUMNS
+    }  # only the newest version has sums
+    try:
+        return not wanted <= set(connection.execute(_COLUMNS))
+    except READ_ERRORS:
+        return True
 
 
 @contextlib.contextmanager

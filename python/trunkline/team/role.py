@@ -18,6 +18,7 @@ from trunkline.llm.messages import piece, system
 from trunkline.llm.pricing import MAIN, check_name
 from trunkline.llm.request import Sampling
 from trunkline.team.projection import Reader, Reading, Whole
+from trunkline.tools.mcp.config import MCP
 from trunkline.tools.tool import Tool, load_tools
 
 if TYPE_CHECKING:
@@ -125,6 +126,11 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
             _listed("sees", "names of roles", self.sees, str)
         if isinstance(self.tools, list | tuple) and any(isinstance(tool, str | list | tuple) for tool in self.tools):
             msgspec.structs.force_setattr(self, "tools", load_tools(self.tools, "Role: tools"))
+        if any(isinstance(one, MCP) for one in (self.tools if isinstance(self.tools, list | tuple) else [self.tools])):
+            raise ConfigError(
+                "Role: tl.MCP is no tool of a role, since all roles share its servers: give the role "
+                "tools=servers.tools, and the team environment=servers"
+            )
         _listed("tools", "tools, functions with @tool", self.tools, Tool)
         if not isinstance(self.sampling, Sampling):
             raise ConfigError(f"Role: sampling must be a Sampling, not {short_repr(self.sampling)}")

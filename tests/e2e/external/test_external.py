@@ -208,11 +208,16 @@ async def test_an_answer_that_is_no_text(answer):
 
 
 @pytest.mark.breaks_rollouts
+@pytest.mark.parametrize("nested", [False, True], ids=["itself", "in a task of its own"])
 @pytest.mark.parametrize("error", [KeyError("x"), SystemExit(3), asyncio.CancelledError()])
-async def test_whatever_an_agent_raises_ends_its_rollout_alone(error):
+async def test_whatever_an_agent_raises_ends_its_rollout_alone(error, nested):
+    async def fail():
+        await asyncio.sleep(0)
+        raise error
+
     async def agent(client, task):
         if task.id == "q1":
-            raise error
+            await (asyncio.create_task(fail()) if nested else fail())
         return await walk(client, task)
 
     run = await play(agent)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._internal.text import cells, format_error, from_difference, printable, quoted
+from trunkline._internal.text import HIDDEN, cells, format_error, from_difference, printable, quoted, without_secrets
 
 
 @settings(max_examples=300)
@@ -16,6 +16,23 @@ def test_nothing_printed_can_steer_a_terminal(text: str, width: int | None) -> N
     assert all(unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"} for c in shown)
     assert width is None or cells(shown) <= width
     assert printable(shown) == shown
+
+
+@given(
+    st.text(st.sampled_from("_-/.:= \"'\n(é0aZ"), max_size=4),
+    st.from_regex(r"sk-[A-Za-z0-9_-]{8,30}", fullmatch=True),
+    st.text('/.: "\n)', max_size=3),
+)
+def test_a_key_is_found_behind_all_but_a_letter_or_a_digit(before: str, key: str, after: str) -> None:
+    inside = before[-1:].isalnum()
+    assert without_secrets(before + key + after) == (before + key if inside else f"{before}{HIDDEN}") + after
+
+
+@pytest.mark.parametrize(
+    "text", ["risk-free-investment", "task-123456789", "desk-organizer_1", "sk-1", "a_sk-1", "_task-12345678"]
+)
+def test_words_are_no_keys(text: str) -> None:
+    assert without_secrets(text) == text
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,16 @@ from commands import trunkline
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+import trunkline as tl
 from trunkline import _core
-from trunkline.errors import DamagedRunFile, RunFileError
+from trunkline.errors import DamagedRunFile, RunFileError, UsageError
 from trunkline.store.derive import rows
 from trunkline.store.log import scan
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import CallRow, ToolRow
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
+from trunkline.view.data import RunData, TaskQuery
 
 TASKS = [Task.ask(f"Who is {n}?", "Ada", id=f"q{n}") for n in range(4)]
 PRICE = {"http://h/v1": {"prompt": 1.0, "generated": 2.0}}
@@ -185,6 +187,33 @@ def test_tables_that_are_dropped_or_are_views_now(files: Path, table: str, how: 
             file.executescript(how.format(table))
 
     assert attacked(files, "e", attack)
+
+
+def test_a_column_that_has_another_name_is_damage_to_all_who_read(files: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copy(files / "e" / "run", run)
+    query = "SELECT made.name, here.name FROM sqlite_schema made, pragma_table_info(made.name) here"
+    with RunReader.open(run) as reader, pytest.raises(UsageError, match="no such column: nope"):
+        reader.query("SELECT nope FROM tasks")
+    with contextlib.closing(sqlite3.connect(run)) as file:
+        columns = file.execute(f"{query} WHERE made.type = 'table'").fetchall()
+    refused = 0
+    for table, column in columns:
+        shutil.copy(files / "e" / "run", run)
+        with contextlib.closing(sqlite3.connect(run)) as file:
+            file.execute("PRAGMA writable_schema = 1")
+            file.execute("UPDATE sqlite_schema SET sql = replace(sql, ?, 'other') WHERE name = ?", (column, table))
+            file.commit()
+        for look in (
+            lambda: [*tl.events(run)],
+            lambda: RunData(run).overview(),
+            lambda: RunData(run).tasks(TaskQuery()),
+        ):
+            try:
+                look()
+            except RunFileError:
+                refused += 1
+    assert refused > len(columns) / 2
 
 
 def test_a_trigger_is_named(files: Path) -> None:

@@ -233,6 +233,10 @@ def test_a_folder_that_no_server_has_is_refused(tmp_path: Path):
 def test_tools_without_their_servers_are_refused():
     with pytest.raises(ConfigError, match=r"set environment=SERVERS, the tl\.MCP that the tool is of"):
         tl.Agent(model="m", tools=tl.MCP(raw()).tools)
+    servers = tl.MCP(raw())
+    for tools in ([servers], [*servers.tools, servers], servers):
+        with pytest.raises(ConfigError, match=r"tools=servers\.tools, and the team environment=servers"):
+            tl.Role(tools=tools)
 
 
 def test_a_server_that_hangs_at_its_start_is_left_by_an_interrupt(tmp_path: Path):

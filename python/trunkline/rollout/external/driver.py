@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 
 from trunkline._core import ROOT
-from trunkline._internal.aio import raised_by_user_code
+from trunkline._internal.aio import contain_tasks, raised_by_user_code
 from trunkline._internal.text import describe_error, without_key, without_secrets
 from trunkline._internal.validation import short_repr
 from trunkline.errors import (
@@ -161,6 +161,7 @@ class ExternalDriver:
 
         async def run(url: str) -> Any:
             own, client = asyncio.current_task(), self._program.client(f"{url}/v1")
+            contain_tasks()
             try:
                 return await self._program.external.agent(client, rollout.task)
             except (SystemExit, KeyboardInterrupt, GeneratorExit) as problem:

@@ -64,8 +64,8 @@ def from_verifiers(
 ) -> VerifiersEnvironment:
     """Run an environment of verifiers: each rollout is one episode of it, whose agents ask the run's model.
 
-    ``maths = tl.from_verifiers("gsm8k-v1", limit=100)``, and then
-    ``tl.run(tl.Agent(model=...), maths.tasks, program=maths.program, reward=maths.reward, llm=...)``.
+    ``games = tl.from_verifiers({"taskset": {"id": "textarena", "game": "Wordle-v0"}}, limit=100)``, and then
+    ``tl.run(tl.Agent(model=...), games.tasks, program=games.program, reward=games.reward, llm=...)``.
 
     Args:
         env: The id of a taskset; or a configuration: a dict as verifiers has it under ``[env]``, an ``EnvConfig``, or

@@ -6,13 +6,15 @@ import asyncio
 import re
 import secrets
 import shutil
+import threading
 from contextlib import suppress
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, STDOUT
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from trunkline._internal.aio import in_thread
 from trunkline._internal.processes import kill_group
 from trunkline._internal.text import printable
 from trunkline._internal.validation import check_bool, check_float, check_int, check_optional, check_size, short_repr
@@ -282,44 +284,50 @@ def _words(output: bytes) -> str:
     return printable(output.decode("utf-8", "replace").strip(), 500) or "it says nothing"
 
 
-class EngineCall(asyncio.SubprocessProtocol):
-    """Keeps so many bytes that the engine's program prints; ``ended`` is set once it and its pipes are closed."""
+class EngineOutput(asyncio.Protocol):
+    """Keeps so many bytes that the engine's program prints; ``ended`` is set once its output is closed."""
 
     def __init__(self, most: int) -> None:
-        self.output = bytearray()
+        self.kept = bytearray()
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._most = most
 
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        self.output += data[: self._most - len(self.output)]
+    def data_received(self, data: bytes) -> None:
+        self.kept += data[: self._most - len(self.kept)]
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
 
 
+def _start(words: Sequence[str | bytes], stdin: int) -> Popen[bytes]:
+    # A process of uvloop inherits more than its three streams: what Podman leaves beside a container would hold its
+    # output open for as long as that runs.
+    return Popen(words, stdin=stdin, stdout=PIPE, stderr=STDOUT, start_new_session=True)
+
+
 async def ask_engine(
     program: str, words: Sequence[str | bytes], given: bytes, seconds: float, most: int
 ) -> EngineReply:
     """Run the engine's program, feed it some input, and keep so many bytes of its output; TimeoutError."""
-    transport, call = await asyncio.get_running_loop().subprocess_exec(
-        lambda: EngineCall(most),
-        program,
-        *words,
-        stdin=PIPE if given else DEVNULL,
-        stdout=PIPE,
-        stderr=STDOUT,
-        start_new_session=True,
-    )
+    loop = asyncio.get_running_loop()
+    process = _start([program, *words], PIPE if given else DEVNULL)
+    pipes: list[asyncio.BaseTransport] = []
     try:
+        transport, output = await loop.connect_read_pipe(lambda: EngineOutput(most), process.stdout)
+        pipes.append(transport)
         if given:
-            stdin: Any = transport.get_pipe_transport(0)
+            stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
+            pipes.append(stdin)
             stdin.write(given)
             stdin.write_eof()
         async with asyncio.timeout(seconds):
-            await call.ended
+            await output.ended
+            code = await in_thread(process.wait)
     finally:
-        if transport.get_returncode() is None:
-            kill_group(transport.get_pid())
-        transport.close()  # a process that it left may hold its output open
-    return EngineReply(transport.get_returncode() or 0, bytes(call.output))
+        if process.poll() is None:
+            kill_group(process.pid)
+            threading.Thread(target=process.wait, name="trunkline-engine", daemon=True).start()
+        for pipe in pipes:
+            pipe.close()  # a process that it left may hold its output open
+    return EngineReply(code, bytes(output.kept))
