@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyString};
+use pyo3::types::{PyBytes, PyBytesMethods, PyDict, PyMemoryView, PyString};
 use trunkline_core as core;
 use trunkline_core::engine::{
     AgentPlan, Faulted, FlightView, GivenUp, Handed, Landed, NotLanded, Outcome, SharedTree, TargetPlan, TurnsLanded,
@@ -536,11 +536,11 @@ fn missed(py: Python<'_>, faulted: Faulted<Py<PyAny>>) -> PyResult<Missed> {
     Ok((target, waiting(view, waiters), times, answer, fault))
 }
 
-/// The hash of some byte strings in their order, each behind its length: BLAKE2b of 16 bytes.
+/// The hash of some byte strings in their order, each behind its length: 16 bytes of `BLAKE2b`.
 #[pyfunction]
 #[pyo3(signature = (parts, /))]
 pub fn parts_digest<'py>(py: Python<'py>, parts: Vec<Bound<'py, PyBytes>>) -> Bound<'py, PyBytes> {
-    PyBytes::new(py, &core::engine::parts_digest(parts.iter().map(|part| part.as_bytes())))
+    PyBytes::new(py, &core::engine::parts_digest(parts.iter().map(PyBytesMethods::as_bytes)))
 }
 
 /// The base seed of a fork point: draw i of it is sent with base + i. `path` is the fork path of the rollout whose state it

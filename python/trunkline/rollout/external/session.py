@@ -361,7 +361,7 @@ class AgentSession:
         self._land()
 
     def _prepare(self, exchange: Exchange) -> None:
-        """Decide what is sent. Its messages are appended once it lands, so that it does not count which call came first."""
+        """Decide what is sent; its messages are appended when it lands, so that the order of arrival does not count."""
         if self._path is None:
             self._path = self._read_path()
         asked = exchange.asked
