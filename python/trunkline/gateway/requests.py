@@ -82,10 +82,11 @@ class AgentRequests:
                 known, at = one, place
         if known is None:
             return None
-        more = data[len(known.body) :].lstrip(_SPACE)
-        further = more.startswith(b",")
-        more = more[1:].lstrip(_SPACE) if further else more
-        if more.startswith(b"]") is further or self._secret in more or form.conversation.encode() in more:
+        end = len(known.body)
+        further = data.startswith(b",", end)
+        more = data[end + further :]
+        ends = more.lstrip(_SPACE).startswith(b"]")
+        if ends is further or not (ends or further) or self._secret in more or form.conversation.encode() in more:
             return None
         body = known.lead + more
         given = self._decode(body)

@@ -295,8 +295,12 @@ def check_messages(messages: list[dict[str, Any]], field: str, size: int, first:
     if not messages:
         raise invalid(field, "at least one message", messages)
     size += _HEAD_SIZE * len(messages)
-    if size * _ESCAPED_SIZE <= LONGEST and all(type(message["content"]) is str for message in messages[first:]):
-        return
+    if size * _ESCAPED_SIZE <= LONGEST:
+        for message in messages[first:]:
+            if type(message["content"]) is not str:
+                break
+        else:
+            return
     try:
         check(messages, field)
     except ConfigError as problem:

@@ -140,8 +140,8 @@ class Conversations:
             if ended is not None:
                 found, known = ended, length
                 break
-        calls, behind = [*found.calls], messages[known:]
-        sent = [*map(encode, _renamed(behind, there.called[: len(calls)], calls))]
+        calls = [*found.calls]
+        sent = [*map(encode, _renamed(messages[known:], there.called[: len(calls)], calls))]
         fragments = [*found.fragments, *map(self._core.fragment, sent)]
         rewritten = not known and any(message["role"] == "assistant" for message in messages)
         return MatchedRequest(there, count, there.keys[count], there.raw, fragments, calls, known, rewritten, sent)

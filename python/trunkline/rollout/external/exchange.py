@@ -14,6 +14,8 @@ from trunkline.llm.messages import call_id
 from trunkline.llm.response import recorded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trunkline._core import CoreTree
     from trunkline.agent import CompiledAgent
     from trunkline.errors import LLMError
@@ -77,6 +79,7 @@ class Exchange:
     leaf = micros = 0
     context: int | None = None
     draft: int | None = None
+    missing: Sequence[int] = ()
 
     def __init__(self, key: bytes, model: str, asked: MatchedRequest, draws: list[CallDraw], call: GatewayCall) -> None:
         self.key = key

@@ -352,7 +352,7 @@ class AgentSession:
             del self._flying[exchange]
             self._drop(exchange)
             if exchange.alone and not self.ended.done():
-                self._observe(exchange)
+                self._observe(exchange, exchange.missing)
             raise
         finally:
             if exchange.draft is not None:
@@ -367,7 +367,8 @@ class AgentSession:
         asked = exchange.asked
         if self._spoken:
             exchange.micros = int((time.monotonic() - self._spoken) * 1e6)
-        new = [asked.fragments[place] for place in self._missing(asked)]
+        exchange.missing = self._missing(asked)
+        new = [asked.fragments[place] for place in exchange.missing]
         exchange.leaf = self._rollout.leaf
         if asked.fragments != [*self._path, *new]:
             exchange.context = self._core.context(asked.fragments)
@@ -402,12 +403,12 @@ class AgentSession:
                 asked.fragments[place] = found[1]  # as it is on record, whatever a mask covers
         return missing
 
-    def _observe(self, exchange: Exchange) -> None:
+    def _observe(self, exchange: Exchange, missing: Sequence[int]) -> None:
         """Append the messages of a request that the path lacks."""
         assert self._path is not None
         core, rollout, asked, micros = self._core, self._rollout, exchange.asked, exchange.micros
         agent = self._executor.name(exchange.draws[0].compiled.agent.name)
-        for place in self._missing(asked):
+        for place in missing:
             message = asked.encoded[place - asked.known]
             if asked.read.messages[place]["role"] == "tool":
                 rollout.leaf = core.observe(rollout.id, message, agent, micros, False)
@@ -457,7 +458,7 @@ class AgentSession:
         executor, rollout, core = self._executor, self._rollout, self._core
         self.beside += not exchange.alone
         goes_on = rollout.leaf == exchange.leaf
-        self._observe(exchange)
+        self._observe(exchange, exchange.missing if goes_on else self._missing(exchange.asked))
         if exchange.draft is not None and goes_on:
             exchange.leaf = rollout.leaf
         elif exchange.draft is not None:
