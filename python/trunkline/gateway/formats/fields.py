@@ -296,8 +296,8 @@ def check_messages(messages: list[dict[str, Any]], field: str, size: int, first:
         raise invalid(field, "at least one message", messages)
     size += _HEAD_SIZE * len(messages)
     if size * _ESCAPED_SIZE <= LONGEST:
-        for message in messages[first:]:
-            if type(message["content"]) is not str:
+        for one in messages[first:]:
+            if type(one["content"]) is not str:
                 break
         else:
             return
