@@ -145,12 +145,10 @@ def _is_short(conversation: Sequence[Message]) -> bool:
 
 def _is_plain(message: object) -> bool:
     """Whether a message has a role and a text alone, and that of a tool the id of its call, in this order."""
-    if type(message) is not dict or {*map(type, message.values())} != _TEXTS:
+    if type(message) is not dict or (fields := tuple(message)) not in (_PLAIN_FIELDS, _RESULT_FIELDS):
         return False
-    fields = tuple(message)
-    if fields == _RESULT_FIELDS:
-        return bool(message["role"] == "tool")
-    return fields == _PLAIN_FIELDS and message["role"] in _PLAIN_ROLES
+    roles = _PLAIN_ROLES if fields == _PLAIN_FIELDS else ("tool",)
+    return {*map(type, message.values())} == _TEXTS and message["role"] in roles
 
 
 def _canonical(role: str, ordered: dict[str, Any]) -> bytes:
