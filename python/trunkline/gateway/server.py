@@ -93,6 +93,11 @@ class ServedRollout:
         self.reading = asyncio.Semaphore(_READING)
         self.reading_large = asyncio.Lock()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no further request is served now."""
+        return len(self.calls) + len(self.bodies) >= _REQUESTS
+
 
 class WaitingCall:
     """A request of an agent whose reply is being made; see :class:`GatewayCall`."""
@@ -165,7 +170,7 @@ class WaitingCall:
             said = b"event: error\ndata: " + msgspec.json.encode(self._form.refuse(refusal)) + b"\n\n"
             self._connection.end_stream((said,))
         else:
-            _refuse(self._connection, self._form, refusal)
+            self._connection.reply(*_written(self._form, refusal))
 
 
 def _whole(text: str | None) -> int:
@@ -266,7 +271,7 @@ class Gateway:
 
     def refuse(self, connection: AgentConnection, status: int, text: str) -> None:
         """Answer what is no request."""
-        connection.refuse(status, msgspec.json.encode(_format_of("").refuse(RequestRefused(text, status))))
+        connection.refuse(*_written(_format_of(""), RequestRefused(text, status)))
 
     def _find(self, connection: AgentConnection, target: str) -> tuple[ServedRollout | None, str]:
         """The rollout of a target, and the path behind its secret."""
@@ -285,6 +290,10 @@ class Gateway:
         if served is None:
             connection.refuse(404, _NOT_SERVED, TEXT)
             return
+        if served.is_full:
+            served.session.refused += 1
+            connection.refuse(*_written(_format_of(route), _too_many()))
+            return
         task = asyncio.get_running_loop().create_task(self._read_body(connection, served, _format_of(route), size))
         served.bodies.add(task)
         task.add_done_callback(served.bodies.discard)
@@ -301,7 +310,7 @@ class Gateway:
         except TimeoutError:
             late = RequestRefused(f"the body did not come within {_SENT_WITHIN:.0f} s", 408)
             served.session.refused += 1
-            connection.refuse(late.status, msgspec.json.encode(form.refuse(late)))
+            connection.refuse(*_written(form, late))
 
     def serve(self, connection: AgentConnection, request: HttpRequest) -> None:
         """Serve a request, which is answered at once where it is refused or on record."""
@@ -326,10 +335,10 @@ class Gateway:
                 call.end()
                 raise
         except RequestRefused as refusal:
-            _refuse(connection, form, refusal)
+            connection.reply(*_written(form, refusal))
         except Exception as problem:  # noqa: BLE001 - a fault of this module ends no rollout
             _log(problem)
-            _refuse(connection, form, RequestRefused("the request failed here", 500))
+            connection.reply(*_written(form, RequestRefused("the request failed here", 500)))
 
 
 def _log(problem: Exception) -> None:
@@ -340,8 +349,12 @@ def _read(request: HttpRequest, route: str, form: Format, served: ServedRollout)
     if request.method != "POST" or form.route != route:
         raise RequestRefused(f"{request.method} {excerpt(route, 80)} is not offered here", 404, "not_found")
     if len(served.calls) >= _REQUESTS:
-        raise RequestRefused(f"more than {_REQUESTS} requests at a time: wait for replies", 429, retry=True)
+        raise _too_many()
     return served.requests.read(form, request.body)
+
+
+def _too_many() -> RequestRefused:
+    return RequestRefused(f"more than {_REQUESTS} requests at a time: wait for replies", 429, retry=True)
 
 
 def _format_of(route: str) -> Format:
@@ -358,7 +371,7 @@ def _models(route: str) -> bytes:
     return msgspec.json.encode(model if len(route) > len(_MODELS) + 1 else {"object": "list", "data": [model]})
 
 
-def _refuse(connection: AgentConnection, form: Format, refusal: RequestRefused) -> None:
+def _written(form: Format, refusal: RequestRefused) -> tuple[int, bytes, bytes]:
     """A refusal in the words of the interface, and whether to ask again in those of its official clients."""
     head = JSON + (b"X-Should-Retry: true\r\n" if refusal.retry else b"X-Should-Retry: false\r\n")
-    connection.reply(refusal.status, msgspec.json.encode(form.refuse(refusal)), head)
+    return refusal.status, msgspec.json.encode(form.refuse(refusal)), head
