@@ -85,6 +85,7 @@ __all__ = [
     "base_seed",
     "branch_probability",
     "branch_rows",
+    "call_turn",
     "calls_of",
     "chain_sums",
     "check_column",
@@ -699,6 +700,14 @@ def base_seed(seed: int, task: str, path: Sequence[int], turn: int, /) -> int:
         path: Fork path of the rollout whose state it is, flattened (turn, draw, turn, draw, ...); empty before the
             first fork.
         turn: Model turns on the path to the state.
+    """
+
+def call_turn(key: bytes, number: int, /) -> int:
+    """The turn that the seed of a draw of an agent's call is made of, in ``[0, 2**20)``.
+
+    Args:
+        key: The call's key.
+        number: The number of the draw among those of equal calls.
     """
 
 def parts_digest(parts: Sequence[bytes], /) -> bytes:

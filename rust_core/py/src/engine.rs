@@ -536,6 +536,13 @@ fn missed(py: Python<'_>, faulted: Faulted<Py<PyAny>>) -> PyResult<Missed> {
     Ok((target, waiting(view, waiters), times, answer, fault))
 }
 
+/// The turn that the seed of a draw of an agent's call is made of.
+#[pyfunction]
+#[pyo3(signature = (key, number, /))]
+pub fn call_turn(key: &Bound<'_, PyBytes>, #[pyo3(from_py_with = number)] number: u32) -> u32 {
+    core::engine::call_turn(key.as_bytes(), number)
+}
+
 /// The hash of some byte strings in their order, each behind its length: 16 bytes of `BLAKE2b`.
 #[pyfunction]
 #[pyo3(signature = (parts, /))]

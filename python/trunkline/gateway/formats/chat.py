@@ -154,7 +154,7 @@ def _message(at: fields.FieldPath, message: dict[str, Any]) -> dict[str, Any]:
         return fields.tool_result(message.get("tool_call_id"), content, at)
     made: dict[str, Any] = {"role": role, "content": content}
     if message.keys() - _PLAIN:
-        if name := fields.text(message, "name", at):
+        if "name" in message and (name := fields.text(message, "name", at)):
             made["name"] = name
         if role == "assistant":
             made["content"] = content or fields.text(message, "refusal", at)
@@ -165,11 +165,16 @@ def _message(at: fields.FieldPath, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _call(at: fields.FieldPath, call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    if type(function) is dict and call.get("type") == "function":
+        name, arguments, given = function.get("name"), function.get("arguments"), call.get("id")
+        if type(name) is type(arguments) is type(given) is str:
+            return {"id": given, "type": "function", "function": {"name": name, "arguments": arguments}}
     if call.get("type", "function") != "function":
         raise fields.invalid(fields.named(*at, "type"), "function", call["type"])
     function = fields.mapping(call, "function", at)
-    arguments = fields.text(function, "arguments", (*at, "function"))
-    return fields.function_call(call.get("id"), function.get("name"), arguments, at)
+    said = fields.text(function, "arguments", (*at, "function"))
+    return fields.function_call(call.get("id"), function.get("name"), said, at)
 
 
 def _content(at: fields.FieldPath, message: dict[str, Any]) -> Any:

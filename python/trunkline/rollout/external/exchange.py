@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,12 +23,6 @@ if TYPE_CHECKING:
     from trunkline.rollout.sampling.turns import PendingTurn
     from trunkline.tree.records import Record
     from trunkline.types import Message
-
-_TURNS: Final = 1 << 20
-"""Numbers that seeds of turns are made of."""
-_NUMBER: Final = 4
-_DRAW: Final = struct.Struct("<Q16sQI")
-"""A call's key and the number of a draw, each behind its length."""
 
 
 class CallNote(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -141,12 +133,6 @@ def reply_of(core: CoreTree, node: int, note: CallNote, model: str) -> AgentRepl
 def at_most(cached: int | None, prompt: int | None) -> int | None:
     """Cached tokens of a prompt, which may have been counted by another server."""
     return None if cached is None or prompt is None else min(cached, prompt)
-
-
-def turn_of(key: bytes, number: int) -> int:
-    """The turn that the seed of a draw is made of."""
-    draw = _DRAW.pack(len(key), key, _NUMBER, number)
-    return int.from_bytes(hashlib.blake2b(draw, digest_size=8).digest(), "little") % _TURNS
 
 
 def reply_id(key: str, equal: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline._core import TURN, parts_digest
+from trunkline._core import TURN, call_turn, parts_digest
 from trunkline._internal.aio import raised_by_user_code
 from trunkline._internal.text import excerpt, without_secrets
 from trunkline.errors import (
@@ -27,7 +27,7 @@ from trunkline.gateway.types import AgentReply, RequestRefused
 from trunkline.llm.messages import encode
 from trunkline.rollout.budget import messages_bound
 from trunkline.rollout.external.conversations import NOTHING_ASKED, Conversations
-from trunkline.rollout.external.exchange import CallDraw, CallNote, Exchange, at_most, name_calls, reply_id, turn_of
+from trunkline.rollout.external.exchange import CallDraw, CallNote, Exchange, at_most, name_calls, reply_id
 from trunkline.rollout.programs.replay import difference, failed
 from trunkline.rollout.rollout import usable
 from trunkline.rollout.types import Finished
@@ -234,7 +234,7 @@ class AgentSession:
             number = self._counts.get(key, 0)
             self._counts[key] = number + 1
             record = self._left.get((key.hex(), number)) if self._left else None
-            draws.append(CallDraw(number, turn_of(key, number), compiled, record))
+            draws.append(CallDraw(number, call_turn(key, number), compiled, record))
         exchange = Exchange(key, request.model, asked, draws, call)
         self._exchanges.setdefault(key, []).append(exchange)
         if draws[0].record is None:

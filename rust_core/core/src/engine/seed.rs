@@ -34,6 +34,18 @@ pub fn parts_digest<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> [u8; 16] {
     hash.finalize().into()
 }
 
+/// The turn that the seed of a draw of an agent's call is made of, below 2**20: of the call's key, and the draw's number.
+#[must_use]
+pub fn call_turn(key: &[u8], number: u32) -> u32 {
+    let mut hash = Blake2b::<U8>::new();
+    for part in [key, &number.to_le_bytes()] {
+        hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
+        hash.update(part);
+    }
+    let digest: [u8; 8] = hash.finalize().into();
+    u32::try_from(u64::from_le_bytes(digest) % (1 << 20)).unwrap_or_default()
+}
+
 /// The seed of a rollout's next turn, which has `turns` model turns before it: its draw of the fork point that it was
 /// opened at, and the first draw of every state after that.
 #[must_use]
