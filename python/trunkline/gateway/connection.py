@@ -163,12 +163,12 @@ class AgentConnection(asyncio.Protocol):
         """Begin to answer the request by pieces."""
         assert self._request is not None
         ends = b"Transfer-Encoding: chunked\r\n\r\n" if self._request.keeps else b"Connection: close\r\n\r\n"
-        if self._transport is not None:
+        if self._transport is not None and self.is_open():
             self._transport.write(_STREAM + ends)
 
     def put(self, piece: bytes) -> None:
         """Write a piece of a stream."""
-        if self._transport is not None and not self._full:
+        if self._transport is not None and self.is_open() and not self._full:
             self._transport.write(self._framed(piece))
 
     def end_stream(self, pieces: Iterable[bytes], sent: Callable[[], None] | None = None) -> None:
@@ -188,7 +188,7 @@ class AgentConnection(asyncio.Protocol):
     def _write(self, pieces: Iterator[bytes]) -> None:
         """Write what is left of a reply, as far as the peer takes it."""
         self._pieces = None
-        if self._transport is None:
+        if self._transport is None or not self.is_open():
             return
         for piece in pieces:
             self._transport.write(piece)

@@ -89,6 +89,12 @@ class AgentRequests:
             return None
         body = known.lead + more
         given = self._decode(body)
+        said = bytes(given[form.conversation])
+        begins = len(known.lead) - 1
+        if (
+            not body.startswith(said, begins) or b"\\u" in body[begins + len(said) :]
+        ):  # the field may come again, escaped
+            return None
         del self._kept[at]
         return self._take(form, known, given, data, len(data) - len(body))
 

@@ -287,7 +287,13 @@ class Gateway:
             return
         task = asyncio.get_running_loop().create_task(self._read_body(connection, served, _format_of(route), size))
         served.bodies.add(task)
-        task.add_done_callback(served.bodies.discard)
+
+        def done(task: asyncio.Task[None]) -> None:
+            served.bodies.discard(task)
+            if task.cancelled():  # its rollout is over: nothing reads this connection any more
+                connection.cut()
+
+        task.add_done_callback(done)
 
     async def _read_body(
         self, connection: AgentConnection, served: ServedRollout, form: Format, size: int | None
