@@ -128,7 +128,11 @@ class AgentConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._full = False
         if self._pieces is not None:
-            self._write(self._pieces)
+            try:
+                self._write(self._pieces)
+            except BaseException:
+                self.cut()
+                raise
 
     async def body(self) -> None:
         """Read a body that waits to be read, and return once its request is being served, or cannot be."""
@@ -139,9 +143,10 @@ class AgentConnection(asyncio.Protocol):
             await body
 
     def refuse(self, status: int, body: bytes, head: bytes = JSON) -> None:
-        """Answer what is not read to its end; nothing more is served."""
-        self._request = _BROKEN
-        self.reply(status, body, head)
+        """Answer what is not read to its end, unless it is served by now; nothing more is."""
+        if self._request in (None, _BROKEN):
+            self._request = _BROKEN
+            self.reply(status, body, head)
 
     def reply(self, status: int, body: bytes, head: bytes = JSON, sent: Callable[[], None] | None = None) -> None:
         """Answer the request.
@@ -163,12 +168,12 @@ class AgentConnection(asyncio.Protocol):
         """Begin to answer the request by pieces."""
         assert self._request is not None
         ends = b"Transfer-Encoding: chunked\r\n\r\n" if self._request.keeps else b"Connection: close\r\n\r\n"
-        if self._transport is not None:
+        if self._transport is not None and self.is_open():
             self._transport.write(_STREAM + ends)
 
     def put(self, piece: bytes) -> None:
         """Write a piece of a stream."""
-        if self._transport is not None and not self._full:
+        if self._transport is not None and self.is_open() and not self._full:
             self._transport.write(self._framed(piece))
 
     def end_stream(self, pieces: Iterable[bytes], sent: Callable[[], None] | None = None) -> None:
@@ -188,7 +193,7 @@ class AgentConnection(asyncio.Protocol):
     def _write(self, pieces: Iterator[bytes]) -> None:
         """Write what is left of a reply, as far as the peer takes it."""
         self._pieces = None
-        if self._transport is None:
+        if self._transport is None or not self.is_open():
             return
         for piece in pieces:
             self._transport.write(piece)

@@ -36,6 +36,7 @@ class KnownConversation(NamedTuple):
         form: Its interface.
         body: The body that it came in, up to the end of its last item.
         lead: The beginning of that, up to its first item.
+        rest: What followed the list.
         items: How many items it has.
         messages: The messages that they are.
     """
@@ -43,6 +44,7 @@ class KnownConversation(NamedTuple):
     form: Format
     body: bytes
     lead: bytes
+    rest: bytes
     items: int
     messages: list[dict[str, Any]]
 
@@ -69,6 +71,8 @@ class AgentRequests:
         Raises:
             RequestRefused: It asks for something that is not offered, or is no request.
         """
+        if len(data) > LARGE and sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+            raise RequestRefused(f"the body has more than {_MOST_VALUES:,} values: shorten it", 413)
         try:
             return self._read_on(form, data) or self._read_whole(form, data)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
@@ -89,25 +93,24 @@ class AgentRequests:
         if ends is further or not (ends or further) or self._secret in more or form.conversation.encode() in more:
             return None
         body = known.lead + more
-        given = self._decode(body)
+        given = _object.decode(body)
+        said, begins = bytes(given[form.conversation]), len(known.lead) - 1
+        rest = body[begins + len(said) :]
+        if not body.startswith(said, begins) or (rest != known.rest and b"\\u" in rest):
+            return None  # the field may come again, escaped
         del self._kept[at]
         return self._take(form, known, given, data, len(data) - len(body))
 
     def _read_whole(self, form: Format, data: bytes) -> AgentRequest:
         data = data.replace(self._secret, HIDDEN.encode())
-        given = self._decode(data)
+        given = _object.decode(data)
         said = given.get(form.conversation)
         if said is None or memoryview(said)[0] != ord("["):
             given.pop(form.conversation, None)
             head, messages = self._read_head(form, given), form.text(None if said is None else _any.decode(said))
             fields.check_messages(messages, form.conversation, len(data))
             return msgspec.structs.replace(head, messages=[*head.messages, *messages])
-        return self._take(form, KnownConversation(form, b"", self._lead(form, data, said), 0, []), given, data, 0)
-
-    def _decode(self, data: bytes) -> dict[str, msgspec.Raw]:
-        if len(data) > LARGE and sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-            raise RequestRefused(f"the body has more than {_MOST_VALUES:,} values: shorten it", 413)
-        return _object.decode(data)
+        return self._take(form, KnownConversation(form, b"", self._lead(form, data, said), b"", 0, []), given, data, 0)
 
     def _lead(self, form: Format, data: bytes, said: msgspec.Raw) -> bytes:
         """A body up to the first item of its conversation; empty where that is not certain."""
@@ -143,9 +146,9 @@ class AgentRequests:
             first -= 1
         fields.check_messages(messages, field, len(data), first)
         if known.lead:
-            end = before + len(known.lead) - 1 + len(said) - 1
-            body = data[:end].rstrip(_SPACE)
-            self._kept.append(KnownConversation(form, body, known.lead, count + len(new), messages))
+            end = before + len(known.lead) - 1 + len(said)
+            body = data[: end - 1].rstrip(_SPACE)
+            self._kept.append(KnownConversation(form, body, known.lead, data[end:], count + len(new), messages))
         return msgspec.structs.replace(head, messages=[*head.messages, *messages] if head.messages else messages)
 
     def _read_head(self, form: Format, given: dict[str, msgspec.Raw]) -> AgentRequest:

@@ -81,6 +81,34 @@ class GatewaySession(Protocol):
         ...
 
 
+class ConnectionPool:
+    """Connections of one rollout, or those that belong to none yet.
+
+    Args:
+        most: How many may wait for a next request; of more, the oldest are closed.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.busy: dict[AgentConnection, None] = {}
+        self.idle: dict[AgentConnection, None] = {}
+        self._most = most
+
+    def wait(self, connection: AgentConnection) -> None:
+        """Have a connection wait for its next request; one agent that opens many takes those of no other."""
+        self.busy.pop(connection, None)
+        self.idle.pop(connection, None)
+        self.idle[connection] = None
+        if len(self.idle) > self._most:
+            oldest = next(iter(self.idle))
+            del self.idle[oldest]
+            oldest.cut()
+
+    def leave(self, connection: AgentConnection) -> None:
+        """Note that a connection is of this pool no longer."""
+        self.busy.pop(connection, None)
+        self.idle.pop(connection, None)
+
+
 class ServedRollout:
     """A rollout that is served."""
 
@@ -89,7 +117,7 @@ class ServedRollout:
         self.requests = AgentRequests(secret.encode())
         self.calls: dict[WaitingCall, None] = {}
         self.bodies: set[asyncio.Task[None]] = set()
-        self.idle: dict[AgentConnection, None] = {}
+        self.connections = ConnectionPool(_IDLE)
         self.reading = asyncio.Semaphore(_READING)
         self.reading_large = asyncio.Lock()
 
@@ -134,11 +162,6 @@ class WaitingCall:
         if not self._begun:
             self._begun = True
             self._connection.begin_stream()
-
-    def cut(self) -> None:
-        """Close the connection, as no reply will come."""
-        self.end()
-        self._connection.cut()
 
     def end(self) -> bool:
         """Wait no longer; returns whether the client does."""
@@ -187,8 +210,8 @@ class Gateway:
     def __init__(self) -> None:
         self._sessions: dict[str, ServedRollout] = {}
         self._listening: asyncio.Server | None = None
-        self._connections: dict[AgentConnection, dict[AgentConnection, None]] = {}
-        self._new: dict[AgentConnection, None] = {}
+        self._connections: dict[AgentConnection, ConnectionPool] = {}
+        self._new = ConnectionPool(_NEW)
         self._port = 0
         self._large = asyncio.Semaphore(_READING)
 
@@ -219,10 +242,11 @@ class Gateway:
             del self._sessions[secret]
             for task in served.bodies:
                 task.cancel()
-            for call in tuple(served.calls):
-                call.cut()
-            for connection in tuple(served.idle):
-                self._wait(connection, self._new, _NEW)
+            for connection in tuple(served.connections.busy):
+                connection.cut()
+            for connection in tuple(served.connections.idle):
+                served.connections.leave(connection)
+                self.opened(connection)
 
     @property
     def origin(self) -> str:
@@ -248,26 +272,15 @@ class Gateway:
     def opened(self, connection: AgentConnection) -> None:
         """Note a new connection."""
         self._connections[connection] = self._new
-        self._wait(connection, self._new, _NEW)
+        self._new.wait(connection)
 
     def closed(self, connection: AgentConnection) -> None:
         """Note that a connection is closed."""
-        self._connections.pop(connection, {}).pop(connection, None)
-
-    def _wait(self, connection: AgentConnection, among: dict[AgentConnection, None], most: int) -> None:
-        """Have a connection wait for its next request; one agent that opens many takes those of no other."""
-        self._connections[connection].pop(connection, None)
-        self._connections[connection] = among
-        among[connection] = None
-        if len(among) > most:
-            oldest = next(iter(among))
-            del among[oldest]
-            oldest.cut()
+        self._connections.pop(connection, self._new).leave(connection)
 
     def served(self, connection: AgentConnection) -> None:
         """Note that a request has its reply."""
-        among = self._connections[connection]
-        self._wait(connection, among, _NEW if among is self._new else _IDLE)
+        self._connections[connection].wait(connection)
 
     def refuse(self, connection: AgentConnection, status: int, text: str) -> None:
         """Answer what is no request."""
@@ -280,8 +293,9 @@ class Gateway:
             path = "/" + path.partition("://")[2].partition("/")[2]
         secret, _, route = path[1:].partition("/")
         served = self._sessions.get(secret)
-        self._connections[connection].pop(connection, None)
-        self._connections[connection] = self._new if served is None else served.idle
+        self._connections[connection].leave(connection)
+        pool = self._connections[connection] = self._new if served is None else served.connections
+        pool.busy[connection] = None
         return served, "/" + route.strip("/")
 
     def admit(self, connection: AgentConnection, target: str, size: int | None) -> None:

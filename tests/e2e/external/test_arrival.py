@@ -120,3 +120,26 @@ async def test_a_replay_may_ask_in_another_order(monkeypatch):
         assert summary.agent_calls.replayed > 0
         digests.add(tree.digest())
     assert len(digests) == 1
+
+
+async def test_a_draw_that_fails_leaves_none_of_its_call_in_flight(monkeypatch):
+    going = []
+
+    async def sent(session, exchange, draw, **_):
+        going.append(draw)
+        if draw is exchange.draws[0]:
+            await asyncio.sleep(0)
+            raise tl.errors.RolloutError("the budget is spent")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            going.clear()
+
+    async def agent(client, task):
+        await client.chat.completions.create(model="m", messages=[*task.messages], n=3)
+
+    monkeypatch.setattr(AgentSession, "_send", sent)
+    program = tl.External(agent=agent, effects="none")
+    with pytest.warns(tl.errors.BrokenRolloutsWarning, match="the budget is spent"):
+        await tl.arun(tl.Agent(model="toy"), TASKS, llm=Talker(), program=program, workers=0)
+    assert not going

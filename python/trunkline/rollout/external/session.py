@@ -36,7 +36,7 @@ from trunkline.tree.records import Failure, Record
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from trunkline.agent import CompiledAgent
     from trunkline.gateway.canonical import RequestMasks
@@ -346,8 +346,10 @@ class AgentSession:
         self._flying[exchange] = None
         try:
             self._prepare(exchange)
-            sending = [self._send(exchange, draw, joins=joins) for draw in draws]
-            await (sending[0] if len(sending) == 1 else asyncio.gather(*sending))
+            if len(draws) == 1:
+                await self._send(exchange, draws[0], joins=joins)
+            else:
+                await _all_or_none([self._send(exchange, draw, joins=joins) for draw in draws])
         except BaseException:
             del self._flying[exchange]
             self._drop(exchange)
@@ -361,7 +363,7 @@ class AgentSession:
         self._land()
 
     def _prepare(self, exchange: Exchange) -> None:
-        """Decide what is sent; its messages are appended when it lands, so that the order of arrival does not count."""
+        """Decide what is sent. Its messages are appended once it lands: which call came first counts for nothing."""
         if self._path is None:
             self._path = self._read_path()
         asked = exchange.asked
@@ -533,6 +535,18 @@ class AgentSession:
                 self._executor.count_again()
                 self._executor.drop(draw.pending)
                 draw.pending = None
+
+
+async def _all_or_none(sending: Sequence[Coroutine[object, object, None]]) -> None:
+    """Send all draws of a call; where one fails, none of the others is in flight any more."""
+    tasks = [asyncio.ensure_future(one) for one in sending]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        raise
 
 
 def _order(exchange: Exchange) -> tuple[bytes, int]:
