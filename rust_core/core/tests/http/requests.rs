@@ -72,7 +72,7 @@ fn made() -> impl Strategy<Value = Made> {
                     bytes.extend_from_slice(if trailers { b"0\r\nX-Sum: 1\r\n\r\n" } else { b"0\r\n\r\n" });
                 }
             }
-            Made { method, target, fields, body, stays: keep, bytes }
+            Made { method, target, fields, body, stays: keep && modern, bytes }
         },
     )
 }
