@@ -459,8 +459,12 @@ class AgentSession:
         """Append a call's turns with their records."""
         executor, rollout, core = self._executor, self._rollout, self._core
         self.beside += not exchange.alone
-        goes_on = rollout.leaf == exchange.leaf
-        self._observe(exchange, exchange.missing if goes_on else self._missing(exchange.asked))
+        goes_on, missing, fragments = rollout.leaf == exchange.leaf, exchange.missing, exchange.asked.fragments
+        if not goes_on:
+            before = [*fragments]
+            missing = self._missing(exchange.asked)
+            fragments[:] = before  # what a mask covers on the path by now was not sent
+        self._observe(exchange, missing)
         if exchange.draft is not None and goes_on:
             exchange.leaf = rollout.leaf
         elif exchange.draft is not None:
