@@ -428,9 +428,18 @@ class AgentSession:
         draw.asked, draw.compiled = executor.numbered(draw.compiled)
         number = draw.turn - self._rollout.start
         try:
-            more = 0 if exchange.draft is None else messages_bound(exchange.asked.encoded)
+            asked = exchange.asked
+            new = [] if exchange.draft is None else [asked.encoded[place - asked.known] for place in exchange.missing]
             draw.pending = await executor.send(
-                draw.compiled, exchange.leaf, exchange.context, 0, 0, number, exchange.draft, more, joins=joins
+                draw.compiled,
+                exchange.leaf,
+                exchange.context,
+                0,
+                0,
+                number,
+                exchange.draft,
+                messages_bound(new),
+                joins=joins,
             )
             executor.let_others()
         except LLMError as error:
