@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import time
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -526,9 +525,12 @@ def test_fingerprints_tell_settings_apart_and_never_change():
     assert len(set(names)) == 4
 
 
-async def test_a_reply_that_ends_while_the_server_stops_says_nothing(caplog):
-    """The loop is held up so that the reply is due just before aiohttp's patience with it ends, and both are late."""
+async def test_a_reply_that_ends_while_the_server_stops_says_nothing(caplog, monkeypatch):
+    """The reply is due just before aiohttp's patience with it ends, and the loop wakes when both are late."""
     server = await start_server(Settings(latency=Latency(overhead=0.5, token=0.0, tail=0.0)))
+    loop = asyncio.get_running_loop()
+    real, passed = loop.time, [loop.time()]
+    monkeypatch.setattr(loop, "time", lambda: passed[0])  # it does not pass by itself
     async with aiohttp.ClientSession() as session:
 
         async def ask():
@@ -536,10 +538,16 @@ async def test_a_reply_that_ends_while_the_server_stops_says_nothing(caplog):
                 await response.read()
 
         asking = [asyncio.create_task(ask()) for _ in range(4)]
-        await asyncio.sleep(0.45)
+        while server.app.service.metrics.in_flight < 4:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        passed[0] += 0.45
         stopping = asyncio.create_task(server.stop())
-        await asyncio.sleep(0.01)
-        time.sleep(0.3)
+        for _ in range(50):  # until it waits for the replies
+            await asyncio.sleep(0)
+        passed[0] += 0.3
+        late = passed[0] - real()
+        monkeypatch.setattr(loop, "time", lambda: real() + late)
         await stopping
         ended = await asyncio.gather(*asking, return_exceptions=True)
     assert all(isinstance(end, aiohttp.ClientError) for end in ended)
