@@ -53,6 +53,7 @@ __all__ = [
     "BatchQueue",
     "CallRows",
     "CommitRows",
+    "ConversationKeys",
     "CoreTree",
     "ExchangeTable",
     "Harvest",
@@ -85,7 +86,7 @@ __all__ = [
     "base_seed",
     "branch_probability",
     "branch_rows",
-    "call_turn",
+    "call_ids",
     "calls_of",
     "chain_sums",
     "check_column",
@@ -702,13 +703,35 @@ def base_seed(seed: int, task: str, path: Sequence[int], turn: int, /) -> int:
         turn: Model turns on the path to the state.
     """
 
-def call_turn(key: bytes, number: int, /) -> int:
-    """The turn that the seed of a draw of an agent's call is made of, in ``[0, 2**20)``.
+def call_ids(key: bytes, number: int, /) -> tuple[str, int, str]:
+    """How a draw of an agent's call is known.
 
     Args:
         key: The call's key.
         number: The number of the draw among those of equal calls.
+
+    Returns:
+        The key in hexadecimal digits, the turn in ``[0, 2**20)`` that its seed is made of, and the 32 hexadecimal
+        digits that the ids of its reply are made of.
     """
+
+@final
+class ConversationKeys:
+    """The hashes that the beginnings of a conversation are known by."""
+
+    def __new__(cls) -> ConversationKeys: ...
+    def add(self, form: bytes, raw: bytes, key: bytes | None = None, /) -> None:
+        """Add a message by its form, and by the same without masks; and the hash up to it, if that is known.
+
+        Raises:
+            ValueError: The hash has not 16 bytes.
+        """
+
+    def key(self, messages: int, /) -> bytes:
+        """The hash of the first so many messages, 16 bytes; empty for none of them, and for more than there are."""
+
+    def raw(self) -> bytes:
+        """The hash of all forms without masks, 16 bytes."""
 
 def parts_digest(parts: Sequence[bytes], /) -> bytes:
     """The hash of some byte strings in their order, each behind its length in eight bytes, little end first.

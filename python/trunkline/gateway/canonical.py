@@ -38,13 +38,18 @@ class RequestMasks:
 
     Raises:
         ConfigError: An expression is wrong, or fits the empty text.
+
+    Attributes:
+        texts: The texts as JSON has them, without quotation marks: without them in a form nothing is covered. None
+            where there are expressions.
     """
 
     def __init__(self, patterns: Sequence[str] = (), texts: Iterable[str] = ()) -> None:
         self._patterns = patterns
         # The longest first, so that a text within another one does not leave a rest of it.
-        plain = sorted({re.escape(text) for text in texts if text}, key=lambda text: (-len(text), text))
-        self._replaced = [re.compile("|".join(plain)).sub] if plain else []
+        plain = sorted({text for text in texts if text}, key=lambda text: (-len(text), text))
+        self._replaced = [re.compile("|".join(map(re.escape, plain))).sub] if plain else []
+        self.texts = None if patterns else tuple(encoded(text)[1:-1] for text in plain)
         for pattern in patterns:
             try:
                 compiled = re.compile(pattern)
@@ -78,35 +83,43 @@ class FormReader:
 
     def __init__(self, masks: RequestMasks = NO_MASKS) -> None:
         self._masks = masks
+        self._texts = masks.texts
         self._ordinals: dict[str, int] = {}
         self._count = 0
 
-    def read(self, message: Message) -> tuple[bytes, bytes]:
+    def read(self, message: Message) -> tuple[bytes, bytes, int | None]:
         """Return a message's form: role, text, calls by name and parsed arguments, and which call it answers.
 
         Args:
             message: A chat message, whose role and text :func:`trunkline.llm.messages.check` accepts.
 
         Returns:
-            The form with what masks cover replaced, and without.
+            The form with what masks cover replaced, and without; which call the message answers, by its place among all
+            calls, or None.
         """
         calls = []
         if listed := message.get("tool_calls"):
             for call in listed:
                 function = call["function"]
                 calls.append([function["name"], arguments(function["arguments"])])
-        answered = message.get("tool_call_id")
-        answers = None if answered is None else self._ordinals.get(answered)
         content = message.get("content")
         if type(content) is not str:
             content = _content(content)
+        answered = message.get("tool_call_id")
+        answers = None if answered is None else self._ordinals.get(answered)
         raw = encoded([message["role"], content, calls, answers])
+        if self._texts is not None:
+            for one in self._texts:
+                if one in raw:
+                    break
+            else:
+                return raw, raw, answers
         apply = self._masks.apply
         text = apply(content) if type(content) is str else [apply(x) if type(x) is str else x for x in content]
         covered = calls and [[*map(apply, call)] for call in calls]
         if text == content and covered == calls:
-            return raw, raw
-        return encoded([message["role"], text, covered, answers]), raw
+            return raw, raw, answers
+        return encoded([message["role"], text, covered, answers]), raw, answers
 
     def passed(self, message: Message) -> None:
         """Note the calls of a message, which those behind it may answer."""

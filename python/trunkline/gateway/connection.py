@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import msgspec
 
 from trunkline._core import RequestReader
 
@@ -32,7 +34,7 @@ _PART, _HEAD, _WHOLE = range(3)
 """What the reader has of a request."""
 
 
-class HttpRequest(NamedTuple):
+class HttpRequest(msgspec.Struct, frozen=True, gc=False):
     """A request that was read.
 
     Attributes:
@@ -97,7 +99,7 @@ class AgentConnection(asyncio.Protocol):
         self._pieces: Iterator[bytes] | None = None
         self._sent: Callable[[], None] | None = None
         self._body: asyncio.Future[None] | None = None
-        self._full = self._held = self._passing = self._continued = False
+        self._full = self._held = self._passing = self._continued = self._ahead = False
 
     def is_open(self) -> bool:
         """Whether the peer may still be there."""
@@ -212,7 +214,7 @@ class AgentConnection(asyncio.Protocol):
         else:
             self._handler.served(self)
             self._hold(on=False)
-            if not self._passing:
+            if self._ahead and not self._passing:
                 self._read(b"")
 
     def _linger(self) -> None:
@@ -235,17 +237,16 @@ class AgentConnection(asyncio.Protocol):
     def _read(self, data: bytes) -> None:
         """Take bytes, and have the requests served that are whole by them."""
         self._passing = True
+        self._ahead = self._request is not None
         reader = self._reader
         try:
             state = reader.feed(data)
             while self._request is None and state == _WHOLE and self.is_open():
-                self._request = request = HttpRequest(*reader.take())
-                self._continued = False
-                self._handler.serve(self, request)
-                self._body_ends()
-                state = reader.feed(b"")
+                state = reader.feed(b"") if self._has_served(HttpRequest(*reader.take())) else _PART
             if self._request is not None:
-                if reader.held > _MOST_AHEAD:
+                held = reader.held
+                self._ahead |= held > 0
+                if held > _MOST_AHEAD:
                     self._hold(on=True)
             elif state == _HEAD:
                 self._read_body()
@@ -256,6 +257,13 @@ class AgentConnection(asyncio.Protocol):
             self._body_ends()
         finally:
             self._passing = False
+
+    def _has_served(self, request: HttpRequest) -> bool:
+        """Have a request served; returns whether it has its reply already."""
+        self._request, self._continued = request, False
+        self._handler.serve(self, request)
+        self._body_ends()
+        return self._request is None
 
     def _read_body(self) -> None:
         """Read the body of a head, at once where it is small."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from trunkline._internal.text import HIDDEN, describe_error, excerpt
 from trunkline.gateway.formats import fields
-from trunkline.gateway.types import RequestRefused
-
-if TYPE_CHECKING:
-    from trunkline.gateway.types import AgentRequest, Format
+from trunkline.gateway.types import AgentRequest, Format, RequestRefused
 
 _KEPT: Final = 4
 """Conversations of a rollout that are kept: an agent may hold several side by side."""
@@ -24,28 +21,29 @@ _MOST_VALUES: Final = 1_000_000
 """Of such a body, told by commas and brackets; each value costs time and much memory."""
 
 _object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_list: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_items: Final = msgspec.json.Decoder(list[Any])
 _any: Final = msgspec.json.Decoder()
 _SPACE: Final = b" \t\r\n"
+_COMMA: Final = ord(",")
 
 
-class KnownConversation(NamedTuple):
+class KnownConversation(msgspec.Struct, frozen=True, gc=False):
     """A conversation that was read.
 
     Attributes:
         form: Its interface.
         body: The body that it came in, up to the end of its last item.
-        lead: The beginning of that, up to its first item.
-        rest: What followed the list.
+        rest: What followed that: the end of the list, and the fields behind it.
         items: How many items it has.
-        messages: The messages that they are.
+        head: The request without its conversation.
+        messages: The messages of the conversation.
     """
 
     form: Format
     body: bytes
-    lead: bytes
     rest: bytes
     items: int
+    head: AgentRequest
     messages: list[dict[str, Any]]
 
 
@@ -79,77 +77,86 @@ class AgentRequests:
             raise no_object(problem) from None
 
     def _read_on(self, form: Format, data: bytes) -> AgentRequest | None:
-        """Read what is new in a body that begins with one that was read."""
+        """Read a body that is one that was read, but for further items of its list."""
         known, at = None, 0
         for place, one in enumerate(self._kept):
             if one.form is form and data.startswith(one.body) and (known is None or one.items > known.items):
                 known, at = one, place
-        if known is None:
+        if known is None or not data.endswith(known.rest):
             return None
-        end = len(known.body)
-        further = data.startswith(b",", end)
-        more = data[end + further :]
-        ends = more.lstrip(_SPACE).startswith(b"]")
-        if ends is further or not (ends or further) or self._secret in more or form.conversation.encode() in more:
-            return None
-        body = known.lead + more
-        given = _object.decode(body)
-        said, begins = bytes(given[form.conversation]), len(known.lead) - 1
-        rest = body[begins + len(said) :]
-        if not body.startswith(said, begins) or (rest != known.rest and b"\\u" in rest):
-            return None  # the field may come again, escaped
+        start, end = len(known.body), len(data) - len(known.rest)
+        items: list[Any] = []
+        if start != end:
+            more = data[start + 1 : end]
+            if data[start] != _COMMA or self._secret in more:
+                return None
+            try:
+                items = _items.decode(b"[%b]" % more)
+            except (msgspec.MsgspecError, UnicodeError, RecursionError):
+                return None
+            if not items:
+                return None
         del self._kept[at]
-        return self._take(form, known, given, data, len(data) - len(body))
+        messages = self._add(form, known.messages, items, known.items, len(data))
+        body = data[:end].rstrip(_SPACE)
+        self._kept.append(
+            KnownConversation(form, body, data[len(body) :], known.items + len(items), known.head, messages)
+        )
+        return _with(known.head, messages)
 
     def _read_whole(self, form: Format, data: bytes) -> AgentRequest:
         data = data.replace(self._secret, HIDDEN.encode())
         given = _object.decode(data)
-        said = given.get(form.conversation)
+        said = given.pop(form.conversation, None)
+        head = self._read_head(form, given)
         if said is None or memoryview(said)[0] != ord("["):
-            given.pop(form.conversation, None)
-            head, messages = self._read_head(form, given), form.text(None if said is None else _any.decode(said))
+            messages = form.text(None if said is None else _any.decode(said))
             fields.check_messages(messages, form.conversation, len(data))
-            return msgspec.structs.replace(head, messages=[*head.messages, *messages])
-        return self._take(form, KnownConversation(form, b"", self._lead(form, data, said), b"", 0, []), given, data, 0)
+            return _with(head, messages)
+        items = _items.decode(said)
+        messages = self._add(form, [], items, 0, len(data))
+        if size := self._lead(form, data, said):
+            self._keep(form, data, size + len(said) - 2, len(items), head, messages)
+        return _with(head, messages)
 
-    def _lead(self, form: Format, data: bytes, said: msgspec.Raw) -> bytes:
-        """A body up to the first item of its conversation; empty where that is not certain."""
+    def _lead(self, form: Format, data: bytes, said: msgspec.Raw) -> int:
+        """The length of a body up to the first item of its conversation; 0 where that is not certain."""
         begins = re.search(rb'"%b"[ \t\r\n]*:[ \t\r\n]*\[' % form.conversation.encode(), data)
         if begins is None:
-            return b""
+            return 0
         lead, rest = data[: begins.end()], data[begins.end() - 1 + len(said) :]
         try:  # the list may be one that another field holds
             without = _object.decode(lead + b"]" + rest)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            return b""
+            return 0
         certain = bytes(without[form.conversation]) == b"[]" and data.startswith(bytes(said), len(lead) - 1)
-        return lead if certain else b""
+        return len(lead) if certain else 0
 
-    def _take(
-        self, form: Format, known: KnownConversation, given: dict[str, msgspec.Raw], data: bytes, before: int
-    ) -> AgentRequest:
-        """Read further items of a conversation.
+    def _keep(
+        self, form: Format, data: bytes, end: int, items: int, head: AgentRequest, messages: list[dict[str, Any]]
+    ) -> None:
+        """Keep a conversation whose list ends there in a body."""
+        body = data[:end].rstrip(_SPACE)
+        self._kept.append(KnownConversation(form, body, data[len(body) :], items, head, messages))
+
+    def _add(
+        self, form: Format, known: list[dict[str, Any]], items: list[Any], count: int, size: int
+    ) -> list[dict[str, Any]]:
+        """The messages of a conversation with further items.
 
         Args:
             form: The interface.
-            known: The conversation so far.
-            given: The body without the items so far.
-            data: The body.
-            before: How many bytes of it are left out in ``given``, beyond those that are not.
+            known: The messages so far.
+            items: The items.
+            count: How many are before them.
+            size: Bytes of the body.
         """
-        field, count = form.conversation, known.items
-        said = given.pop(field)
-        head = self._read_head(form, given)
-        new, first, messages = _list.decode(said), len(known.messages), [*known.messages]
-        form.add(messages, [*map(_any.decode, new)], count)
-        if first and messages[first - 1] is not known.messages[-1]:
+        messages, first = [*known], len(known)
+        form.add(messages, items, count)
+        if first and messages[first - 1] is not known[-1]:
             first -= 1
-        fields.check_messages(messages, field, len(data), first)
-        if known.lead:
-            end = before + len(known.lead) - 1 + len(said)
-            body = data[: end - 1].rstrip(_SPACE)
-            self._kept.append(KnownConversation(form, body, known.lead, data[end:], count + len(new), messages))
-        return msgspec.structs.replace(head, messages=[*head.messages, *messages] if head.messages else messages)
+        fields.check_messages(messages, form.conversation, size, first)
+        return messages
 
     def _read_head(self, form: Format, given: dict[str, msgspec.Raw]) -> AgentRequest:
         if self._head is not None:
@@ -159,6 +166,10 @@ class AgentRequests:
         head = form.head({name: _any.decode(value) for name, value in given.items()})
         self._head = form, {name: value.copy() for name, value in given.items()}, head
         return head
+
+
+def _with(head: AgentRequest, messages: list[dict[str, Any]]) -> AgentRequest:
+    return msgspec.structs.replace(head, messages=[*head.messages, *messages] if head.messages else messages)
 
 
 def no_object(problem: Exception) -> RequestRefused:

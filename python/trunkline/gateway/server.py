@@ -93,10 +93,14 @@ class ConnectionPool:
         self.idle: dict[AgentConnection, None] = {}
         self._most = most
 
+    def begin(self, connection: AgentConnection) -> None:
+        """Note that a connection has a request."""
+        self.idle.pop(connection, None)
+        self.busy[connection] = None
+
     def wait(self, connection: AgentConnection) -> None:
         """Have a connection wait for its next request; one agent that opens many takes those of no other."""
         self.busy.pop(connection, None)
-        self.idle.pop(connection, None)
         self.idle[connection] = None
         if len(self.idle) > self._most:
             oldest = next(iter(self.idle))
@@ -293,9 +297,11 @@ class Gateway:
             path = "/" + path.partition("://")[2].partition("/")[2]
         secret, _, route = path[1:].partition("/")
         served = self._sessions.get(secret)
-        self._connections[connection].leave(connection)
-        pool = self._connections[connection] = self._new if served is None else served.connections
-        pool.busy[connection] = None
+        pool, before = self._new if served is None else served.connections, self._connections[connection]
+        if pool is not before:
+            before.leave(connection)
+            self._connections[connection] = pool
+        pool.begin(connection)
         return served, "/" + route.strip("/")
 
     def admit(self, connection: AgentConnection, target: str, size: int | None) -> None:

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyBytesMethods, PyDict, PyMemoryView, PyString};
@@ -536,11 +537,53 @@ fn missed(py: Python<'_>, faulted: Faulted<Py<PyAny>>) -> PyResult<Missed> {
     Ok((target, waiting(view, waiters), times, answer, fault))
 }
 
-/// The turn that the seed of a draw of an agent's call is made of.
+/// How a draw of an agent's call is known: its key in hexadecimal digits, the turn that its seed is made of, and what the ids
+/// of its reply are made of.
 #[pyfunction]
 #[pyo3(signature = (key, number, /))]
-pub fn call_turn(key: &Bound<'_, PyBytes>, #[pyo3(from_py_with = number)] number: u32) -> u32 {
-    core::engine::call_turn(key.as_bytes(), number)
+pub fn call_ids(key: &Bound<'_, PyBytes>, #[pyo3(from_py_with = number)] number: u32) -> (String, u32, String) {
+    let core::engine::CallIds { key, turn, reply } = core::engine::CallIds::new(key.as_bytes(), number);
+    (key, turn, reply)
+}
+
+/// The hashes that the beginnings of a conversation are known by.
+#[pyclass(frozen, module = "trunkline._core")]
+pub struct ConversationKeys(Guard<core::engine::ConversationKeys>);
+
+#[pymethods]
+impl ConversationKeys {
+    #[new]
+    fn new() -> Self {
+        Self(Guard::new(core::engine::ConversationKeys::default()))
+    }
+
+    /// Add a message by its form, and by the same without masks; and the hash up to it, if that is known.
+    #[pyo3(signature = (form, raw, key=None, /))]
+    fn add(
+        &self,
+        py: Python<'_>,
+        form: &Bound<'_, PyBytes>,
+        raw: &Bound<'_, PyBytes>,
+        key: Option<&Bound<'_, PyBytes>>,
+    ) -> PyResult<()> {
+        let key = key.map(|key| key.as_bytes().try_into());
+        let key = key.transpose().map_err(|_| PyValueError::new_err("a key has 16 bytes"))?;
+        self.0.with(py, |keys| {
+            keys.add(form.as_bytes(), raw.as_bytes(), key);
+            Ok(())
+        })
+    }
+
+    /// The hash of the first so many messages.
+    #[pyo3(signature = (messages, /))]
+    fn key<'py>(&self, py: Python<'py>, #[pyo3(from_py_with = number)] messages: u32) -> PyResult<Bound<'py, PyBytes>> {
+        self.0.with(py, |keys| Ok(PyBytes::new(py, keys.key(messages as usize))))
+    }
+
+    /// The hash of all forms without masks.
+    fn raw<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.0.with(py, |keys| Ok(PyBytes::new(py, &keys.raw())))
+    }
 }
 
 /// The hash of some byte strings in their order, each behind its length: 16 bytes of `BLAKE2b`.

@@ -48,7 +48,7 @@ mod _core {
     #[pymodule_export]
     use crate::calls::{CallRows, CommitRows, calls_of, deltas};
     #[pymodule_export]
-    use crate::engine::{TurnEngine, base_seed, call_turn, parts_digest};
+    use crate::engine::{ConversationKeys, TurnEngine, base_seed, call_ids, parts_digest};
     #[pymodule_export]
     use crate::harvest::{Harvest, harvest};
     #[pymodule_export]

@@ -45,7 +45,8 @@ _KNOWN: Final = frozenset(
 _ERRORS: Final = {401: "authentication_error", 404: "not_found_error", 429: "insufficient_quota"}
 
 
-_PLAIN: Final = {"role", "content"}
+_PLAIN: Final = 2
+"""Fields of a message that has a role and a content alone."""
 
 
 class ChatFormat:
@@ -78,7 +79,8 @@ class ChatFormat:
     def add(self, messages: list[dict[str, Any]], items: list[Any], first: int) -> None:
         """Read messages: texts are joined, and fields of replies that are not sent back are left out."""
         for place, item in enumerate(items, first):
-            messages.append(_message(("messages", place), fields.of_list("messages", item)))
+            message = item if type(item) is dict else fields.of_list("messages", item)
+            messages.append(_message(("messages", place), message))
 
     def write(self, request: AgentRequest, reply: AgentReply) -> dict[str, Any]:
         """Return the body of a reply."""
@@ -153,7 +155,7 @@ def _message(at: fields.FieldPath, message: dict[str, Any]) -> dict[str, Any]:
     if role == "tool":
         return fields.tool_result(message.get("tool_call_id"), content, at)
     made: dict[str, Any] = {"role": role, "content": content}
-    if message.keys() - _PLAIN:
+    if len(message) > _PLAIN or "content" not in message:
         if "name" in message and (name := fields.text(message, "name", at)):
             made["name"] = name
         if role == "assistant":

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from trunkline._core import parts_digest
+import msgspec
+
+from trunkline._core import ConversationKeys, parts_digest
 from trunkline.gateway.canonical import NO_MASKS, FormReader, LatestRequests
 from trunkline.llm.messages import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trunkline._core import CoreTree
     from trunkline.gateway.canonical import RequestMasks
     from trunkline.types import Message
 
 
-class EndedConversation(NamedTuple):
+class EndedConversation(msgspec.Struct, frozen=True, gc=False):
     """Messages that were sent and the reply to them: their fragments, and the ids of all calls in them."""
 
     fragments: tuple[int, ...] = ()
@@ -27,12 +26,13 @@ class EndedConversation(NamedTuple):
 _NEW: Final = EndedConversation()
 
 
-class GivenReply(NamedTuple):
-    """A reply that an agent was given, as it quotes it, and its forms with and without masks."""
+class GivenReply(msgspec.Struct, frozen=True, gc=False):
+    """A reply that an agent was given, as it quotes it, its forms with and without masks, and the hash up to it."""
 
-    message: Message
+    message: dict[str, Any]
     form: bytes
     raw: bytes
+    key: bytes
 
 
 class ReadConversation:
@@ -41,39 +41,33 @@ class ReadConversation:
     Attributes:
         messages: The messages, as the agent sent them.
         forms: Their masked forms.
-        keys: The hash of the first so many forms, from none to all.
-        called: Ids of their calls.
+        answers: Which call each of them answers, by its place among all calls; None for those that answer none.
+        keys: The hashes of the forms.
     """
 
     def __init__(self, masks: RequestMasks) -> None:
         self.messages: list[Message] = []
         self.forms: list[bytes] = []
-        self.keys = [b""]
-        self.called: list[str] = []
+        self.answers: list[int | None] = []
+        self.keys = ConversationKeys()
         self._reader = FormReader(masks)
-        self._hash = hashlib.blake2b(digest_size=16)
 
     def add(self, message: Message, given: GivenReply | None) -> None:
         """Add a message, which may be the latest reply as it was given."""
         if given is not None and message == given.message:
-            _, form, raw = given
+            form, raw, answers, key = given.form, given.raw, None, given.key
         else:
-            form, raw = self._reader.read(message)
+            form, raw, answers = self._reader.read(message)
+            key = None
         self.messages.append(message)
-        if calls := message.get("tool_calls"):
-            self.called += [call["id"] for call in calls]
-            self._reader.passed(message)
         self.forms.append(form)
-        self.keys.append(parts_digest((self.keys[-1], form)))
-        self._hash.update(len(raw).to_bytes(8, "little") + raw)
-
-    @property
-    def raw(self) -> bytes:
-        """The hash of all forms without masks."""
-        return self._hash.digest()
+        self.answers.append(answers)
+        self.keys.add(form, raw, key)
+        if "tool_calls" in message:
+            self._reader.passed(message)
 
 
-class MatchedRequest(NamedTuple):
+class MatchedRequest(msgspec.Struct, gc=False):
     """A request as it is matched and sent.
 
     Attributes:
@@ -129,22 +123,25 @@ class Conversations:
             ConfigError: A message is none that can be sent.
         """
         there = self._latest.take(messages) or ReadConversation(self._masks)
-        given = self._given.get(there.keys[-1])
-        for message in messages[len(there.messages) :]:
-            there.add(message, given)
-            given = None
+        keys, count = there.keys, len(messages)
+        if (before := len(there.messages)) < count:
+            given = self._given.get(keys.key(before))
+            for message in messages[before:]:
+                there.add(message, given)
+                given = None
         self._latest.keep(there.messages, there)
-        count, found, known = len(messages), _NEW, 0
-        for length in range(count, 0, -1):
-            ended = self._ended.get(there.keys[length])
-            if ended is not None:
-                found, known = ended, length
-                break
+        key = keys.key(count)
+        found, known = self._ended.get(key), count
+        while found is None and known:
+            known -= 1
+            found = self._ended.get(keys.key(known))
+        if found is None:
+            found = _NEW
         calls = [*found.calls]
-        sent = [*map(encode, _renamed(messages[known:], there.called[: len(calls)], calls))]
+        sent = [*map(encode, _renamed(messages[known:], there.answers[known:count], calls))]
         fragments = [*found.fragments, *map(self._core.fragment, sent)]
         rewritten = not known and any(message["role"] == "assistant" for message in messages)
-        return MatchedRequest(there, count, there.keys[count], there.raw, fragments, calls, known, rewritten, sent)
+        return MatchedRequest(there, count, key, keys.raw(), fragments, calls, known, rewritten, sent)
 
     def ended(self, asked: MatchedRequest, reply: Message, fragment: int) -> tuple[int, ...]:
         """Note the reply to a request; two that are equal for matching are no parent.
@@ -157,9 +154,9 @@ class Conversations:
         Returns:
             The fragments of the conversation.
         """
-        form, raw = self._reader.read(reply)
-        self._given[asked.key] = GivenReply(reply, form, raw)
+        form, raw, _ = self._reader.read(reply)
         key, fragments = parts_digest((asked.key, form)), (*asked.fragments, fragment)
+        self._given[asked.key] = GivenReply(reply, form, raw, key)
         calls = (*asked.calls, *(call["id"] for call in reply.get("tool_calls") or ()))
         self._ended[key] = None if key in self._ended else EndedConversation(fragments, calls)
         return fragments
@@ -168,27 +165,24 @@ class Conversations:
 _OWN: Final = "p{:08d}"
 
 
-def _renamed(messages: Sequence[Message], called: list[str], calls: list[str]) -> list[Message]:
+def _renamed(messages: list[Message], answers: list[int | None], calls: list[str]) -> list[Message]:
     """The messages behind those known, with ids by position. Extends ``calls``.
 
     Args:
         messages: The messages.
-        called: Ids of all calls before them, as the agent gives them.
-        calls: The same as they are sent.
+        answers: Which call each of them answers.
+        calls: Ids of all calls before them, as they are sent.
     """
-    ids = dict(zip(called, calls, strict=True))
     found: list[Message] = []
-    for message in messages:
+    for message, answered in zip(messages, answers, strict=True):
         if listed := message.get("tool_calls"):
             renamed = []
             for call in listed:
                 calls.append(_OWN.format(len(calls)))
-                ids[call["id"]] = calls[-1]
                 renamed.append({**call, "id": calls[-1]})
             found.append({**message, "tool_calls": renamed})
-        elif (answered := message.get("tool_call_id")) is not None:
-            own = ids.get(answered, answered)
-            found.append(message if own == answered else {**message, "tool_call_id": own})
+        elif answered is not None and message["tool_call_id"] != calls[answered]:
+            found.append({**message, "tool_call_id": calls[answered]})
         else:
             found.append(message)
     return found

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline._core import parts_digest
+from trunkline._core import call_ids
 from trunkline.gateway.types import AgentReply, RequestRefused
 from trunkline.llm.messages import call_id
 from trunkline.llm.response import recorded
@@ -46,21 +46,20 @@ class CallNote(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CallDraw:
-    """One draw of a call: its number among equal ones, the turn that its seed is made of, and its record."""
+    """One draw of a call: its number among equal ones, what :func:`trunkline._core.call_ids` says, its record."""
 
-    __slots__ = ("asked", "cached", "compiled", "error", "facts", "number", "pending", "record", "said", "turn")
+    asked = at = fragment = 0
+    pending: PendingTurn | None = None
+    error: LLMError | None = None
+    cached: int | None = None
+    facts: tuple[int, int | None, int | None, int] | None = None
+    said = b""
 
-    def __init__(self, number: int, turn: int, compiled: CompiledAgent, record: Record | None) -> None:
+    def __init__(self, number: int, ids: tuple[str, int, str], compiled: CompiledAgent, record: Record | None) -> None:
         self.number = number
-        self.turn = turn
+        self.key, self.turn, self.reply = ids
         self.compiled = compiled
         self.record = record
-        self.asked = 0
-        self.pending: PendingTurn | None = None
-        self.error: LLMError | None = None
-        self.cached: int | None = None
-        self.facts: tuple[int, int | None, int | None, int] | None = None
-        self.said = b""
 
 
 class Exchange:
@@ -120,7 +119,7 @@ def reply_of(core: CoreTree, node: int, note: CallNote, model: str) -> AgentRepl
     choice = recorded(core, node, message)
     name_calls(choice, message, facts.turns - 1)
     return AgentReply(
-        id=reply_id(note.key, note.equal),
+        id=call_ids(bytes.fromhex(note.key), note.equal)[2],
         created=note.at,
         model=model,
         choices=[choice],
@@ -133,11 +132,6 @@ def reply_of(core: CoreTree, node: int, note: CallNote, model: str) -> AgentRepl
 def at_most(cached: int | None, prompt: int | None) -> int | None:
     """Cached tokens of a prompt, which may have been counted by another server."""
     return None if cached is None or prompt is None else min(cached, prompt)
-
-
-def reply_id(key: str, equal: int) -> str:
-    """The text that the ids of a reply are made of."""
-    return parts_digest([key.encode(), equal.to_bytes(4, "little")]).hex()
 
 
 def name_calls(choice: ReplyChoice, message: Message, turn: int) -> None:

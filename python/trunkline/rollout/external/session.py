@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline._core import TURN, call_turn, parts_digest
+from trunkline._core import TURN, call_ids, parts_digest
 from trunkline._internal.aio import raised_by_user_code
 from trunkline._internal.text import excerpt, without_secrets
 from trunkline.errors import (
@@ -25,9 +25,8 @@ from trunkline.gateway.canonical import forms
 from trunkline.gateway.formats.chat import quoted
 from trunkline.gateway.types import AgentReply, RequestRefused
 from trunkline.llm.messages import encode
-from trunkline.rollout.budget import messages_bound
 from trunkline.rollout.external.conversations import NOTHING_ASKED, Conversations
-from trunkline.rollout.external.exchange import CallDraw, CallNote, Exchange, at_most, name_calls, reply_id
+from trunkline.rollout.external.exchange import CallDraw, CallNote, Exchange, at_most, name_calls
 from trunkline.rollout.programs.replay import difference, failed
 from trunkline.rollout.rollout import usable
 from trunkline.rollout.types import Finished
@@ -111,7 +110,8 @@ class AgentSession:
         self._responses: dict[str, Sequence[int]] = {}
         self._flying: dict[Exchange, None] = {}
         self._waiting: list[asyncio.Future[None]] = []
-        self._tasks: dict[Exchange, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle: list[asyncio.Future[Exchange]] = []
         self._turns = 0
         self._recorded = len(records)
         self._path: list[int] | None = None
@@ -181,7 +181,7 @@ class AgentSession:
 
     async def close(self) -> None:
         """Give up what is in flight, and drop the replies that came to nothing."""
-        tasks = [*self._tasks.values()]
+        tasks = self._tasks.copy()
         for task in tasks:
             task.cancel()
         if tasks:
@@ -233,18 +233,35 @@ class AgentSession:
         for _ in range(request.n):
             number = self._counts.get(key, 0)
             self._counts[key] = number + 1
-            record = self._left.get((key.hex(), number)) if self._left else None
-            draws.append(CallDraw(number, call_turn(key, number), compiled, record))
+            ids = call_ids(key, number)
+            record = self._left.get((ids[0], number)) if self._left else None
+            draws.append(CallDraw(number, ids, compiled, record))
         exchange = Exchange(key, request.model, asked, draws, call)
         self._exchanges.setdefault(key, []).append(exchange)
         if draws[0].record is None:
-            self._tasks[exchange] = asyncio.get_running_loop().create_task(self._work(exchange))
+            while self._idle:
+                if not (idle := self._idle.pop()).done():
+                    idle.set_result(exchange)
+                    return
+            self._tasks.add(asyncio.get_running_loop().create_task(self._work_on(exchange)))
         else:
             try:
                 self._replay(exchange)
                 self._finish(exchange)
             except Exception as error:  # noqa: BLE001 - it ends the rollout
                 self.stop(error)
+
+    async def _work_on(self, exchange: Exchange) -> None:
+        """Bring exchanges to their end, one after the other: a task for each of them costs more."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        try:
+            while True:
+                await self._work(exchange)
+                self._idle.append(idle := loop.create_future())
+                exchange = await idle
+        finally:
+            self._tasks.discard(task)
 
     async def _work(self, exchange: Exchange) -> None:
         """Bring an exchange to its end."""
@@ -261,8 +278,6 @@ class AgentSession:
             if not raised_by_user_code(error, asyncio.current_task()):
                 raise
             self.stop(error)
-        finally:
-            del self._tasks[exchange]
 
     async def _known_first(self, exchange: Exchange) -> None:
         """Wait until what the record has beside an unknown request was asked; a request in its place has diverged."""
@@ -308,14 +323,16 @@ class AgentSession:
             if _note(record).raw != exchange.asked.raw.hex():
                 self.masked += 1
                 fragments = [self._core.fragment(encode(one)) for one in self._recorded_messages(record)]
-                exchange.asked = exchange.asked._replace(fragments=fragments)
+                exchange.asked.fragments = fragments
             if failure is not None:
                 draw.error = failed(failure)
             else:
                 facts = self._core.node(record.nodes[-1])
                 draw.facts = record.nodes[-1], facts.prompt, facts.generated, facts.turns
                 draw.said = self._core.message(record.nodes[-1])
-                draw.cached = _note(record).cached
+                draw.fragment = self._core.fragment(draw.said)
+                note = _note(record)
+                draw.cached, draw.at = note.cached, note.at
         self._count(exchange)
         waiting, self._waiting = self._waiting, []
         for one in waiting:
@@ -438,7 +455,7 @@ class AgentSession:
                 0,
                 number,
                 exchange.draft,
-                messages_bound(new),
+                new,
                 joins=joins,
             )
             executor.let_others()
@@ -484,7 +501,8 @@ class AgentSession:
             asked = draw.asked, exchange.leaf, exchange.context, executor.name(draw.compiled.namespace)
             draw.cached = None if draw.pending is None else draw.pending.cached
             messages, raw = exchange.asked.key.hex(), exchange.asked.raw.hex()
-            note = CallNote(exchange.key.hex(), draw.number, messages, raw, int(time.time()), draw.cached)
+            draw.at = int(time.time())
+            note = CallNote(draw.key, draw.number, messages, raw, draw.at, draw.cached)
             nth, self._recorded = self._recorded, self._recorded + 1
             if draw.pending is None:
                 assert draw.error is not None
@@ -501,7 +519,8 @@ class AgentSession:
             appended = executor.land(draw.pending, sent, nth, asked, msgspec.json.encode(note), alone=exchange.alone)
             draw.facts = appended.node, appended.prompt, appended.generated, appended.turns
             draw.said = core.message(appended.node)
-            self._path.append(core.fragment(draw.said))
+            draw.fragment = core.fragment(draw.said)
+            self._path.append(draw.fragment)
             self._tail = []
 
     def _finish(self, exchange: Exchange) -> None:
@@ -521,7 +540,7 @@ class AgentSession:
                 name_calls(choice, message, turns - 1)
                 choices.append(choice)
                 generated = None if count is None or generated is None else generated + count
-                said.append(self._conversations.ended(asked, quoted(choice), self._core.fragment(draw.said)))
+                said.append(self._conversations.ended(asked, quoted(choice), draw.fragment))
         except LLMError as error:
             self.failure = error
             exchange.end(_told(error))
@@ -531,8 +550,8 @@ class AgentSession:
         first = draws[0]
         prompt = None if first.facts is None else first.facts[1]
         reply = AgentReply(
-            id=reply_id(exchange.key.hex(), first.number),
-            created=int(time.time()) if first.record is None else _note(first.record).at,
+            id=first.reply,
+            created=first.at,
             model=exchange.model,
             choices=choices,
             prompt=prompt,

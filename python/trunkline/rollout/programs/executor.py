@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from trunkline.llm import messages
 from trunkline.llm.types import ToolCall
+from trunkline.rollout.budget import messages_bound
 from trunkline.rollout.environments import RecordedCalls, observations
 from trunkline.rollout.programs.environment import BEGUN, NO_STEP, ProgramEnvironment, step_on_record
 from trunkline.rollout.sampling.inflight import Named, TraceRecorder
@@ -98,7 +99,7 @@ class ProgramExecutor:
         asked: int,
         number: int,
         draft: int | None = None,
-        more: int = 0,
+        more: Sequence[bytes] = (),
         *,
         joins: bool,
     ) -> Coroutine[Any, Any, PendingTurn]:
@@ -112,7 +113,7 @@ class ProgramExecutor:
             asked: How many turns of the same role were asked for before in it.
             number: How many turns of all roles were asked for before.
             draft: That path with messages behind it that are sent instead; None where it is the path, or a context.
-            more: Most prompt tokens of these messages.
+            more: These messages.
             joins: Whether it belongs to the step of a turn that was asked for before it. That is said by the program's
                 order and not by what is still on its way, so it is the same whichever reply comes first, and after a
                 crash.
@@ -150,7 +151,7 @@ class ProgramExecutor:
                 return None
             if not self._out:
                 rollout.activity.leave()
-            return await task_budget.turn(rollout.id, ask.leaf, ask.compiled, ask.more, ask.context)
+            return await task_budget.turn(rollout.id, ask.leaf, ask.compiled, messages_bound(ask.more), ask.context)
         except Exception as end:
             self._end = end
             raise

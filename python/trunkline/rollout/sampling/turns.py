@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -20,7 +21,7 @@ from trunkline.rollout.task_budget import Reservation
 from trunkline.rollout.types import DrawCallback, Turn, TurnSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from trunkline._core import CoreTree, PendingReply, ReplyOptions
     from trunkline.llm.receiver import CallFigures
@@ -290,7 +291,7 @@ class TurnRequest(msgspec.Struct):
         step: See :class:`~trunkline.llm.types.Request`.
         asked: Likewise.
         draft: A draft of the tree: messages that are sent behind the conversation; None where there are none.
-        more: Most prompt tokens of these messages.
+        more: These messages.
     """
 
     compiled: CompiledAgent
@@ -302,7 +303,7 @@ class TurnRequest(msgspec.Struct):
     step: int = 0
     asked: int = 0
     draft: int | None = None
-    more: int = 0
+    more: Sequence[bytes] = ()
 
 
 AskRecord: TypeAlias = "tuple[int, int, int | None, int]"

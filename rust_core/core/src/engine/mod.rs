@@ -26,7 +26,7 @@ use crate::turn::request::{Source, decimal};
 
 pub use answer::Handed;
 pub use exchange::{Abandoned, Faulted, Outcome, Passed, TargetKey, TargetPlan, TurnsLanded, is_ours};
-pub use seed::{base_seed, call_turn, next_seed, parts_digest};
+pub use seed::{CallIds, ConversationKeys, base_seed, next_seed, parts_digest};
 pub use shared::Unsent;
 
 /// A tree that others use as well: each piece of work has it for itself.

@@ -28,22 +28,74 @@ pub fn base_seed(run_seed: i64, task: &[u8], path: &[u32], turn: u32) -> i64 {
 pub fn parts_digest<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> [u8; 16] {
     let mut hash = Blake2b::<U16>::new();
     for part in parts {
-        hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
+        hash.update(length(part));
         hash.update(part);
     }
     hash.finalize().into()
 }
 
-/// The turn that the seed of a draw of an agent's call is made of, below 2**20: of the call's key, and the draw's number.
-#[must_use]
-pub fn call_turn(key: &[u8], number: u32) -> u32 {
-    let mut hash = Blake2b::<U8>::new();
-    for part in [key, &number.to_le_bytes()] {
-        hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
-        hash.update(part);
+/// How a draw of an agent's call is known: of the call's key, and the draw's number among equal ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallIds {
+    /// The key in hexadecimal digits.
+    pub key: String,
+    /// The turn that its seed is made of, below 2**20.
+    pub turn: u32,
+    /// What the ids of its reply are made of, in hexadecimal digits.
+    pub reply: String,
+}
+
+impl CallIds {
+    /// The ids of a draw.
+    #[must_use]
+    pub fn new(key: &[u8], number: u32) -> Self {
+        let mut hash = Blake2b::<U8>::new();
+        for part in [key, &number.to_le_bytes()] {
+            hash.update(length(part));
+            hash.update(part);
+        }
+        let digest: [u8; 8] = hash.finalize().into();
+        let turn = u32::try_from(u64::from_le_bytes(digest) % (1 << 20)).unwrap_or_default();
+        let key = hex(key);
+        let reply = hex(&parts_digest([key.as_bytes(), &number.to_le_bytes()]));
+        Self { key, turn, reply }
     }
-    let digest: [u8; 8] = hash.finalize().into();
-    u32::try_from(u64::from_le_bytes(digest) % (1 << 20)).unwrap_or_default()
+}
+
+/// The hashes that the beginnings of a conversation are known by.
+#[derive(Clone, Debug, Default)]
+pub struct ConversationKeys {
+    keys: Vec<[u8; 16]>,
+    raw: Blake2b<U16>,
+}
+
+impl ConversationKeys {
+    /// Add a message by its form, and by the same without masks; and the hash up to it, if that is known.
+    pub fn add(&mut self, form: &[u8], raw: &[u8], key: Option<[u8; 16]>) {
+        self.keys.push(key.unwrap_or_else(|| parts_digest([self.key(self.keys.len()), form])));
+        self.raw.update(length(raw));
+        self.raw.update(raw);
+    }
+
+    /// The hash of the first so many messages: empty for none of them, and for more than there are.
+    #[must_use]
+    pub fn key(&self, messages: usize) -> &[u8] {
+        messages.checked_sub(1).and_then(|last| self.keys.get(last)).map_or(&[], |key| key)
+    }
+
+    /// The hash of all forms without masks.
+    #[must_use]
+    pub fn raw(&self) -> [u8; 16] {
+        self.raw.clone().finalize().into()
+    }
+}
+
+fn length(part: &[u8]) -> [u8; 8] {
+    u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
 }
 
 /// The seed of a rollout's next turn, which has `turns` model turns before it: its draw of the fork point that it was
