@@ -85,19 +85,13 @@ class ChatFormat:
     def write(self, request: AgentRequest, reply: AgentReply) -> dict[str, Any]:
         """Return the body of a reply."""
         del request
-        return {
-            **_head(reply, "chat.completion"),
-            "choices": [
-                {
-                    "index": place,
-                    "message": message_of(choice) | {"refusal": None},
-                    "logprobs": None,
-                    "finish_reason": finish(choice),
-                }
-                for place, choice in enumerate(reply.choices)
-            ],
-            "usage": usage_of(reply),
-        }
+        body, choices = _head(reply, "chat.completion"), []
+        for place, choice in enumerate(reply.choices):
+            message = message_of(choice)
+            message["refusal"] = None
+            choices.append({"index": place, "message": message, "logprobs": None, "finish_reason": finish(choice)})
+        body["choices"], body["usage"] = choices, usage_of(reply)
+        return body
 
     def events(self, request: AgentRequest, reply: AgentReply) -> Iterator[bytes]:
         """Return a reply as chunks."""
@@ -160,18 +154,18 @@ def _message(at: fields.FieldPath, message: dict[str, Any]) -> dict[str, Any]:
             made["name"] = name
         if role == "assistant":
             made["content"] = content or fields.text(message, "refusal", at)
-            calls = fields.objects(message, "tool_calls", at)
-            if calls:
-                made["tool_calls"] = [_call((*at, "tool_calls", place), call) for place, call in enumerate(calls)]
+            if "tool_calls" in message and (calls := fields.objects(message, "tool_calls", at)):
+                made["tool_calls"] = [_call(at, place, call) for place, call in enumerate(calls)]
     return made
 
 
-def _call(at: fields.FieldPath, call: dict[str, Any]) -> dict[str, Any]:
+def _call(at: fields.FieldPath, place: int, call: dict[str, Any]) -> dict[str, Any]:
     function = call.get("function")
     if type(function) is dict and call.get("type") == "function":
         name, arguments, given = function.get("name"), function.get("arguments"), call.get("id")
         if type(name) is type(arguments) is type(given) is str:
             return {"id": given, "type": "function", "function": {"name": name, "arguments": arguments}}
+    at = (*at, "tool_calls", place)
     if call.get("type", "function") != "function":
         raise fields.invalid(fields.named(*at, "type"), "function", call["type"])
     function = fields.mapping(call, "function", at)

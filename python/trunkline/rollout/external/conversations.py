@@ -125,7 +125,7 @@ class Conversations:
         there = self._latest.take(messages) or ReadConversation(self._masks)
         keys, count = there.keys, len(messages)
         if (before := len(there.messages)) < count:
-            given = self._given.get(keys.key(before))
+            given = self._given.pop(keys.key(before), None)
             for message in messages[before:]:
                 there.add(message, given)
                 given = None

@@ -72,7 +72,9 @@ class Exchange:
     draft: int | None = None
     missing: Sequence[int] = ()
 
-    def __init__(self, key: bytes, model: str, asked: MatchedRequest, draws: list[CallDraw], call: GatewayCall) -> None:
+    def __init__(
+        self, key: bytes, model: str, asked: MatchedRequest, draws: Sequence[CallDraw], call: GatewayCall
+    ) -> None:
         self.key = key
         self.model = model
         self.asked = asked
@@ -111,6 +113,7 @@ class Exchange:
 
     def _was_delivered(self) -> None:
         self.delivered = True
+        self._waiting.clear()
 
 
 def reply_of(core: CoreTree, node: int, note: CallNote, model: str) -> AgentReply:

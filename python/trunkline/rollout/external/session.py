@@ -214,12 +214,14 @@ class AgentSession:
 
     def _repeated(self, key: bytes, call: GatewayCall) -> Exchange | None:
         """Find the exchange that a request asks for again."""
-        known = self._exchanges.get(key, [])
+        known = self._exchanges.get(key)
+        if known is None:
+            return None
         for exchange in known:
             if call.key and exchange.idempotency == call.key:
                 return exchange
         abandoned = next((exchange for exchange in known if exchange.abandoned), None)
-        return known[-1] if abandoned is None and call.attempts and known else abandoned
+        return known[-1] if abandoned is None and call.attempts else abandoned
 
     def _begin(
         self,
@@ -411,6 +413,8 @@ class AgentSession:
         if not first:
             spoken = (place for place in range(asked.size, 0, -1) if messages[place - 1]["role"] == "assistant")
             first = next(spoken, 0)
+        if not self._tail:
+            return [*range(first, asked.size)]
         missing: list[int] = []
         there = [*self._tail]
         for place in range(first, asked.size):
@@ -528,7 +532,8 @@ class AgentSession:
         choices, said = [], []
         generated: int | None = 0
         asked, draws = exchange.asked, exchange.draws
-        exchange.asked = NOTHING_ASKED  # the tree has it, and an agent may make thousands of calls
+        # The tree has all of it, and an agent may make thousands of calls.
+        exchange.asked, exchange.draws, exchange.missing = NOTHING_ASKED, (), ()
         try:
             for draw in draws:
                 if draw.error is not None:
