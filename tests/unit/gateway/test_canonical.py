@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._core import CoreTree, parts_digest
+from trunkline._core import ConversationKeys, CoreTree, call_ids, parts_digest
 from trunkline.errors import ConfigError
 from trunkline.gateway.canonical import RequestMasks, forms
 from trunkline.gateway.formats.chat import ChatFormat
@@ -93,7 +94,8 @@ def test_what_is_read_of_a_request_does_not_depend_on_earlier_ones(listed, data)
         messages = messages[: data.draw(st.integers(0, len(messages)))] + data.draw(conversations())
         if data.draw(st.booleans()):
             listed.append(messages)
-        body = {"model": "m", "messages": [{"role": "user", "content": "a"}, *messages]}
+        body = {"model": "m", "messages": [{"role": "user", "content": "a"}, *messages], "stop": "]"}
+        body = dict(data.draw(st.permutations(list(body.items()))))
         sent = json.dumps(body, indent=data.draw(st.sampled_from([None, 1]))).encode()
         read = AgentRequests(SECRET).read(form, sent).messages
         here, alone = together.read(seen.read(form, sent).messages), Conversations(CoreTree(), MASKS).read(read)
@@ -130,6 +132,36 @@ def test_masks_cover_texts_and_arguments():
     one = forms(said("2026-01-02", 17, "/tmp/a/b"), masks)
     assert one == forms(said("1999-12-31", 4, "/tmp/a"), masks)
     assert one != forms(said("1999-12-31", 4, "/tmp/c"), masks)
+
+
+@given(conversations(), st.lists(st.text('ab"\\/\n\x00é\ud800', min_size=1, max_size=2), max_size=3), st.data())
+def test_texts_are_covered_as_by_expressions(messages, texts, data):
+    for message in messages:
+        if isinstance(message["content"], str):
+            message["content"] += data.draw(st.sampled_from(["", *texts]))
+    never = RequestMasks([r"(?!)x"], texts)
+    assert forms(messages, RequestMasks([], texts)) == forms(messages, never)
+
+
+def digest(*parts, size=16):
+    found = hashlib.blake2b(digest_size=size)
+    for part in parts:
+        found.update(len(part).to_bytes(8, "little") + part)
+    return found.digest()
+
+
+@given(st.lists(st.tuples(st.binary(max_size=200), st.binary(max_size=200), st.booleans()), max_size=5), st.binary())
+def test_keys_are_hashes_of_what_comes_before(pairs, key):
+    keys, expected = ConversationKeys(), [b""]
+    for form, raw, known in pairs:
+        expected.append(digest(expected[-1], form))
+        keys.add(form, raw, expected[-1] if known else None)
+    assert [keys.key(count) for count in range(len(pairs) + 2)] == [*expected, b""]
+    assert keys.raw() == digest(*(raw for _, raw, _ in pairs)) == parts_digest([raw for _, raw, _ in pairs])
+    turn = int.from_bytes(digest(key, bytes([3, 0, 0, 0]), size=8), "little") % 2**20
+    assert call_ids(key, 3) == (key.hex(), turn, digest(key.hex().encode(), bytes([3, 0, 0, 0])).hex())
+    with pytest.raises(ValueError, match="16 bytes"):
+        keys.add(b"", b"", b"short")
 
 
 @pytest.mark.parametrize("pattern", ["(", "x*", "", 3])
