@@ -85,6 +85,8 @@ class AgentRequests:
         if known is None or not data.endswith(known.rest):
             return None
         start, end = len(known.body), len(data) - len(known.rest)
+        if end < start:
+            return None
         items: list[Any] = []
         if start != end:
             more = data[start + 1 : end]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -80,9 +81,14 @@ def one_read(reader: AgentRequests, route: str, body: bytes) -> object:
     return asked
 
 
-MESSAGE = {"role": "user", "content": "a"}
 BEHIND = [
     b"]}",
+    b"",
+    b"]",
+    b",",
+    b'}],"%s%c":[{"role":"user","content":"b"}',
+    b',{"role":"user","content":"b"}],"%s%c":[{"role":"user","content":"c"}]}',
+    b',{"role":"user","content":"b"}] ,"x":[1]}',
     b' , {"role":"user","content":"b"} ] }',
     b',{"role":"user","content":"\\u00e9"}],"temperature":0.5}',
     b'],"%s\\u%04x":[{"role":"user","content":"other"}]}',
@@ -103,12 +109,12 @@ BEHIND = [
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 def test_a_reader_that_knows_the_beginning_reads_what_a_fresh_one_reads(route: str) -> None:
     field = FORMATS[route].conversation.encode()
-    begin = b'{"model":"m","max_tokens":5,"%b":[%b' % (field, json.dumps(MESSAGE).encode())
-    for first in BEHIND:
-        for second in BEHIND:
-            reader = AgentRequests(b"secret")
-            for behind in (b"]}", first, second):
-                more = behind % (field[:-1], field[-1]) if b"%" in behind else behind
-                body = begin + more
-                known, fresh = one_read(reader, route, body), one_read(AgentRequests(b"secret"), route, body)
-                assert known == fresh, (first, body)
+    parts = [{"type": "input_text" if "responses" in route else "text", "text": "a"}]
+    for content, first, second in itertools.product(("a", parts), BEHIND, BEHIND):
+        message = json.dumps({"role": "user", "content": content}).encode()
+        reader = AgentRequests(b"secret")
+        for behind in (b"]}", first, second):
+            more = behind % (field[:-1], field[-1]) if b"%" in behind else behind
+            body = b'{"model":"m","max_tokens":5,"%b":[%b%b' % (field, message, more)
+            known, fresh = one_read(reader, route, body), one_read(AgentRequests(b"secret"), route, body)
+            assert known == fresh, (first, body)
