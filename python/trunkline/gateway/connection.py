@@ -195,7 +195,7 @@ class AgentConnection(asyncio.Protocol):
     def _write(self, pieces: Iterator[bytes]) -> None:
         """Write what is left of a reply, as far as the peer takes it."""
         self._pieces = None
-        if self._transport is None or not self.is_open():
+        if self._transport is None or self._transport.is_closing():
             return
         for piece in pieces:
             self._transport.write(piece)
@@ -204,7 +204,7 @@ class AgentConnection(asyncio.Protocol):
                 return
         request, self._request = self._request, None
         assert request is not None
-        if self._sent is not None and self.is_open():
+        if self._sent is not None and not self._transport.is_closing():
             self._sent()
         self._sent = None
         if request is _BROKEN:

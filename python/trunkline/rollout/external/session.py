@@ -471,12 +471,13 @@ class AgentSession:
 
         Those that continue the path come first.
         """
-        if any(not exchange.ready for exchange in self._flying):
-            return
-        flying, self._flying = [*self._flying], {}
+        flying = [*self._flying]
         if len(flying) > 1:
+            if not all(exchange.ready for exchange in flying):
+                return
             flying.sort(key=_order)
             flying.sort(key=lambda one: one.context is not None)
+        self._flying.clear()
         for exchange in flying:
             self._append(exchange)
         self._executor.flush()
