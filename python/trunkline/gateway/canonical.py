@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from operator import is_
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
@@ -174,18 +175,14 @@ class LatestRequests(Generic[T]):
 def _begins(messages: Sequence[Message], earlier: Sequence[Message]) -> bool:
     last = len(earlier) - 1
     try:
-        if len(messages) <= last:
+        if len(messages) <= last or messages[last] != earlier[last]:
             return False
-        if last < 0 or messages[last] is earlier[last]:
-            return True  # a message that was read once has always the same ones before it
-        return (
-            messages[last] == earlier[last]
-            and messages[: len(earlier)] == earlier
-            and all(
-                encoded(new["content"]) == encoded(old["content"])  # true is not 1 there
-                for new, old in zip(messages, earlier, strict=False)
-                if new is not old and type(new.get("content")) is list
-            )
+        if all(map(is_, messages, earlier)):
+            return True
+        return messages[: len(earlier)] == earlier and all(
+            encoded(new["content"]) == encoded(old["content"])  # true is not 1 there
+            for new, old in zip(messages, earlier, strict=False)
+            if new is not old and type(new.get("content")) is list
         )
     except RecursionError:
         return False

@@ -21,7 +21,8 @@ _MOST_VALUES: Final = 1_000_000
 """Of such a body, told by commas and brackets; each value costs time and much memory."""
 
 _object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_items: Final = msgspec.json.Decoder(list[Any])
+_items: Final = msgspec.json.Decoder(tuple[list[Any]])
+"""Items within as much as they are within in a body, so that they may be nested as deeply."""
 _any: Final = msgspec.json.Decoder()
 _SPACE: Final = b" \t\r\n"
 _COMMA: Final = ord(",")
@@ -93,7 +94,7 @@ class AgentRequests:
             if data[start] != _COMMA or self._secret in more:
                 return None
             try:
-                items = _items.decode(b"[%b]" % more)
+                (items,) = _items.decode(b"[[%b]]" % more)
             except (msgspec.MsgspecError, UnicodeError, RecursionError):
                 return None
             if not items:
@@ -115,7 +116,7 @@ class AgentRequests:
             messages = form.text(None if said is None else _any.decode(said))
             fields.check_messages(messages, form.conversation, len(data))
             return _with(head, messages)
-        items = _items.decode(said)
+        (items,) = _items.decode(b"[%b]" % said)
         messages = self._add(form, [], items, 0, len(data))
         if size := self._lead(form, data, said):
             self._keep(form, data, size + len(said) - 2, len(items), head, messages)

@@ -105,6 +105,16 @@ def test_what_is_read_of_a_request_does_not_depend_on_earlier_ones(listed, data)
         assert here.raw == parts_digest(forms(read))
 
 
+def test_a_message_that_was_read_behind_others_is_read_anew():
+    """Behind a response, an agent may give other instructions with the same message."""
+    said = {"role": "user", "content": "go"}
+    here = Conversations(CoreTree(), MASKS)
+    for text in ("Be short.", "Be long."):
+        messages = [{"role": "system", "content": text}, said]
+        read, alone = here.read(messages), Conversations(CoreTree(), MASKS).read(messages)
+        assert (read.key, read.raw, read.messages, read.encoded) == (alone.key, alone.raw, messages, alone.encoded)
+
+
 def test_which_call_is_answered_counts():
     calls = [{"id": name, "function": {"name": "f", "arguments": "{}"}} for name in "ab"]
     said = {"role": "assistant", "content": "", "tool_calls": calls}

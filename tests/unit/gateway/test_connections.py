@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -118,3 +119,32 @@ def test_a_reader_that_knows_the_beginning_reads_what_a_fresh_one_reads(route: s
             body = b'{"model":"m","max_tokens":5,"%b":[%b%b' % (field, message, more)
             known, fresh = one_read(reader, route, body), one_read(AgentRequests(b"secret"), route, body)
             assert known == fresh, (first, body)
+
+
+PARTED = {
+    "/v1/chat/completions": {"role": "user", "content": [{"type": "text", "text": "a]}"}]},
+    "/v1/responses": {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a]}"}]},
+    "/v1/messages": {"role": "user", "content": [{"type": "text", "text": "a"}]},
+}
+
+
+@pytest.mark.parametrize("rest", [b"]}", b"]}\n", b' ] ,"user":"]}"}', b'],"},":null}', b'],"user":null,"x":[]}'])
+@pytest.mark.parametrize("route", PARTED)
+def test_every_beginning_of_a_body_is_read_as_by_a_fresh_reader_also_with_its_end_once_more(route: str, rest: bytes):
+    item = json.dumps(PARTED[route], separators=(",", ":")).encode()
+    body = b'{"model":"m","%b":[%b,%b%b' % (FORMATS[route].conversation.encode(), item, item, rest)
+    for end in range(len(body) + 1):
+        for behind in (b"", b",", b"]}", rest, b"," + rest, b"," + item + rest):
+            reader = AgentRequests(b"secret")
+            one_read(reader, route, body)
+            cut = body[:end] + behind
+            assert one_read(reader, route, cut) == one_read(AgentRequests(b"secret"), route, cut), cut
+
+
+def test_a_message_may_be_nested_as_deeply_behind_others_as_in_a_body_of_its_own():
+    begin = b'{"model":"m","messages":[{"role":"user","content":"a"}'
+    for depth in range(sys.getrecursionlimit() - 200, sys.getrecursionlimit()):
+        body = begin + b',{"role":"user","content":"b","more":' + b"[" * depth + b"]" * depth + b"}]}"
+        reader, route = AgentRequests(b"secret"), "/v1/chat/completions"
+        one_read(reader, route, begin + b"]}")
+        assert one_read(reader, route, body) == one_read(AgentRequests(b"secret"), route, body), depth

@@ -110,8 +110,7 @@ class AgentSession:
         self._responses: dict[str, Sequence[int]] = {}
         self._flying: dict[Exchange, None] = {}
         self._waiting: list[asyncio.Future[None]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._idle: list[asyncio.Future[Exchange]] = []
+        self._tasks: dict[Exchange, asyncio.Task[None]] = {}
         self._turns = 0
         self._recorded = len(records)
         self._path: list[int] | None = None
@@ -181,7 +180,7 @@ class AgentSession:
 
     async def close(self) -> None:
         """Give up what is in flight, and drop the replies that came to nothing."""
-        tasks = self._tasks.copy()
+        tasks = [*self._tasks.values()]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -241,29 +240,14 @@ class AgentSession:
         exchange = Exchange(key, request.model, asked, draws, call)
         self._exchanges.setdefault(key, []).append(exchange)
         if draws[0].record is None:
-            while self._idle:
-                if not (idle := self._idle.pop()).done():
-                    idle.set_result(exchange)
-                    return
-            self._tasks.add(asyncio.get_running_loop().create_task(self._work_on(exchange)))
+            # With a name, none is made for it.
+            self._tasks[exchange] = asyncio.get_running_loop().create_task(self._work(exchange), name="call")
         else:
             try:
                 self._replay(exchange)
                 self._finish(exchange)
             except Exception as error:  # noqa: BLE001 - it ends the rollout
                 self.stop(error)
-
-    async def _work_on(self, exchange: Exchange) -> None:
-        """Bring exchanges to their end, one after the other: a task for each of them costs more."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        try:
-            while True:
-                await self._work(exchange)
-                self._idle.append(idle := loop.create_future())
-                exchange = await idle
-        finally:
-            self._tasks.discard(task)
 
     async def _work(self, exchange: Exchange) -> None:
         """Bring an exchange to its end."""
@@ -280,6 +264,8 @@ class AgentSession:
             if not raised_by_user_code(error, asyncio.current_task()):
                 raise
             self.stop(error)
+        finally:
+            del self._tasks[exchange]
 
     async def _known_first(self, exchange: Exchange) -> None:
         """Wait until what the record has beside an unknown request was asked; a request in its place has diverged."""
