@@ -135,6 +135,9 @@ impl LogprobReader {
             let (token, own, list) = usual(text, start)?;
             let at = octets(bytes, list, &mut self.text)?;
             let mut at = member(bytes, member(bytes, at, b",")?, b"\"top_logprobs\":")?;
+            if bytes.get(at) != Some(&b'[') {
+                return None;
+            }
             self.top.clear();
             loop {
                 at += 1; // the bracket, or the comma
