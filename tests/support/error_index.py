@@ -30,10 +30,15 @@ class Message:
     room: str
     text: str
 
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        """What matches the message with any values."""
-        return re.compile(".*".join(map(re.escape, self.text.split(GAP))), re.DOTALL)
+    def matches(self, said: str) -> bool:
+        """Whether a text is or holds this message, with any values."""
+        at = 0
+        for piece in self.text.split(GAP):
+            at = said.find(piece, at)
+            if at < 0:
+                return False
+            at += len(piece)
+        return True
 
 
 class _Source:
