@@ -57,10 +57,10 @@ class Outcome:
 
 
 def pages() -> list[Path]:
-    """Every page of docs."""
-    # Pages of design and guide are on their way out, README after them.
+    """README and every page of docs."""
+    # Pages of design and guide are on their way out.
     old = {ROOT / "docs/design", ROOT / "docs/guide"}
-    return [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent not in old]
+    return [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent not in old)]
 
 
 def name_of(page: Path) -> str:
