@@ -19,7 +19,7 @@ def test_every_metric_of_prometheus_is_in_the_table():
         for family in served.registry._collector_to_names:
             name = family._name + ("_total" if family._type == "counter" else "")
             found[name] = (family._type, ", ".join(family._labelnames))
-    rows = re.findall(r"^\| `(trunkline_\w+)` \| (\w+) \| ([^|]*) \|", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `(trunkline_\w+)` \| (\w+) \|([^|]*)\|", PAGE, re.MULTILINE)
     assert {name: (kind, labels.strip()) for name, kind, labels in rows} == found
 
 
