@@ -61,7 +61,7 @@ def test_the_tables_of_the_page_are_those_of_a_run_file():
 
 @pytest.mark.parametrize("table", COLUMNS)
 def test_a_table_of_the_page_has_the_columns_of_the_file_with_their_types(table: str):
-    printed = [(names(name)[0], type) for name, type, *_ in rows(f"`{table}`") if type.isupper()]
+    printed = [(names(name)[0], kind) for name, kind, *_ in rows(f"`{table}`") if kind.isupper()]
     assert printed == COLUMNS[table]
 
 
