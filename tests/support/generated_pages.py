@@ -28,8 +28,10 @@ from trunkline.cli.app import app
 from trunkline.sim.server.options import option_parser
 
 REFERENCE = ROOT / "docs" / "reference"
+DECISIONS = ROOT / "docs" / "decisions"
 _MADE = "<!-- Made by tests/support/generated_pages.py. -->"
 
+_DATES = re.compile(r"^\*Decided (\d{4}-\d\d-\d\d); last changed (\d{4}-\d\d-\d\d)\.", re.MULTILINE)
 _ABOUT_ERRORS = """\
 Every error that reaches a caller is a class of `tl.errors`; `tl.runs.Interrupted` alone is a `KeyboardInterrupt`.
 A message says what is wrong, the value, and what to do. In the lists below … stands for a value.
@@ -73,6 +75,7 @@ def makers() -> dict[Path, Callable[[], str]]:
     """What makes the text of each page, by its path."""
     groups = [name for name in tl.__all__ if isinstance(getattr(tl, name), ModuleType)]
     pages = {REFERENCE / "cli.md": _command_line, REFERENCE / "errors.md": _errors}
+    pages[DECISIONS / "index.md"] = _decisions
     pages[REFERENCE / "api" / "trunkline.md"] = partial(_api_of_all, groups)
     return pages | {REFERENCE / "api" / f"{group}.md": partial(_api_of, group) for group in groups}
 
@@ -139,6 +142,22 @@ def _escaped(text: str) -> str:
     line = re.sub(r"\s+", " ", text).strip()
     ticks = "``" if "`" in line else "`"
     return f"{ticks}{' ' if ticks == '``' else ''}{line}{' ' if ticks == '``' else ''}{ticks}"
+
+
+def _decisions() -> str:
+    text = [
+        "# Decisions\n",
+        _MADE + "\n",
+        "What was decided, what was rejected and why, and the figures that were measured, a page each.\n",
+        "| decision | decided | last changed |\n| --- | --- | --- |",
+    ]
+    for page in sorted(DECISIONS.glob("*.md")):
+        if page.name != "index.md":
+            title, _, rest = page.read_text("utf-8").partition("\n")
+            dates = _DATES.search(rest)
+            assert dates, f"{page}: the line under the title must be *Decided DATE; last changed DATE. ...*"
+            text.append(f"| [{title.removeprefix('# ')}]({page.name}) | {dates[1]} | {dates[2]} |")
+    return "\n".join(text) + "\n"
 
 
 def _command_line() -> str:
