@@ -18,7 +18,7 @@ def test_a_page_is_what_the_code_says(page):
     assert page.read_text("utf-8") == PAGES[page](), "python tests/support/generated_pages.py writes it anew"
 
 
-@pytest.mark.parametrize("page", generated_pages.DECISIONS.glob("*.md"), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", sorted(generated_pages.DECISIONS.glob("*.md")), ids=lambda page: page.stem)
 def test_a_decision_is_read_in_a_minute(page):
     lines = page.read_text("utf-8").splitlines()
     if page.name != "index.md":
