@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from pathlib import Path
 
 from openai import OpenAI
 
@@ -21,8 +22,7 @@ def words(text: str) -> set[str]:
 
 
 def search(query: str) -> str:
-    with open("corpus.jsonl", encoding="utf-8") as file:
-        pages = [json.loads(line) for line in file]
+    pages = [json.loads(line) for line in Path("corpus.jsonl").read_text("utf-8").splitlines()]
     pages.sort(key=lambda page: -len(words(query) & words(page["title"] + " " + page["text"])))
     return "\n".join(f"[{page['id']}] {page['title']}\n{page['text']}" for page in pages[:3])
 
