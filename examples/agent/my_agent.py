@@ -1,5 +1,3 @@
-"""An agent of the official client, openai, alone: it reads a question, searches a corpus, and prints its answer."""
-
 import json
 import re
 import sys
