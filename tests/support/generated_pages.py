@@ -196,13 +196,14 @@ class _Tables(click.HelpFormatter):
 
 
 def _cell(name: str) -> str:
-    """An option in a table, whose cells end at a bar even in code."""
-    return f"<code>{html.escape(name).replace('|', '&#124;')}</code>"
+    """An option as code in a table, whose cells end at a bar even there."""
+    return f"<code>{_prose(name)}</code>"
 
 
 def _prose(text: str) -> str:
     """A line of help as Markdown, in which nothing is markup."""
-    return re.sub(r"([\\`*_<>\[\]|])", r"\\\1", " ".join(text.split()))
+    line = html.escape(" ".join(text.split()), quote=False)
+    return re.sub(r"[\\`*_\[\]|]", lambda sign: f"&#{ord(sign[0])};", line)
 
 
 def not_rendered(site: Path) -> list[str]:
