@@ -1,4 +1,4 @@
-"""The scripts of the guide of trainers, as printed but for the model, which is tiny and untrained, and its reward."""
+"""A step of TRL as pages print it, but for the model, which is tiny and untrained, and its reward."""
 
 from __future__ import annotations
 
@@ -9,25 +9,19 @@ import sys
 from pathlib import Path
 
 from frameworks import MARKS, load
-from places import ROOT
+from growing import printed
 from tiny import policy
 
 load("trl", "datasets")
 pytestmark = MARKS
 
-GUIDE = (ROOT / "docs" / "guide" / "trainers.md").read_text()
-
-
-def example(word: str) -> str:
-    """The script in which a word stands."""
-    (found,) = [one for one in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if word in one]
-    return found
-
 
 def test_two_steps_of_trl(tmp_path: Path):
     (tmp_path / "model").mkdir()
     policy(tmp_path / "model")
-    script = example("trl.GRPOConfig").replace('"Qwen/Qwen3-0.6B"', repr(str(tmp_path / "model")))
+    (tmp_path / "engine.py").write_text(printed("class Engine:", "batch-engines"))
+    (tmp_path / "my_rollouts.py").write_text(printed("def grow("))
+    script = printed("trl.GRPOConfig").replace('"Qwen/Qwen3-0.6B"', repr(str(tmp_path / "model")))
     # An untrained model is never right.
     script = script.replace("tl.exact_match", "lambda trajectory: float(trajectory.id % 3)")
     (tmp_path / "train.py").write_text(script)
