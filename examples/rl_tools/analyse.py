@@ -209,7 +209,7 @@ def curve_table(arms: Mapping[str, Mapping[int, Record]], one: str, other: str) 
         curve = record["curve"]
         below, above = (min(curve["generated"][-1], end) for end in (low, high))
         sums = [area(curve["generated"], curve["reward"], end) * end if end else 0.0 for end in (below, above)]
-        return (sums[1] - sums[0]) / (above - below) if above > below else math.nan
+        return (sums[1] - sums[0]) / (above - below)
 
     lines = [
         "| generated tokens | " + " | ".join(arms) + f" | {one} - {other} | 95 % |",
@@ -217,10 +217,13 @@ def curve_table(arms: Mapping[str, Mapping[int, Record]], one: str, other: str) 
     ]
     for piece in range(PIECES):
         low, high = piece * budget / PIECES, (piece + 1) * budget / PIECES
-        found = {
-            arm: {seed: within(record, low, high) for seed, record in results.items()} for arm, results in arms.items()
+        found: dict[str, dict[int, float]] = {
+            arm: {seed: within(run, low, high) for seed, run in results.items() if run["curve"]["generated"][-1] > low}
+            for arm, results in arms.items()
         }
-        means = " | ".join(f"{fmean(values.values()):.3f}" for values in found.values())
+        if not (found[one] and found[other]):
+            break
+        means = " | ".join(f"{fmean(values.values()):.3f}" if values else "" for values in found.values())
         pair = paired(found[one], found[other])
         row = f"| {low:,.0f} to {high:,.0f} | {means} | {pair.mean:+.3f} | {pair.low:+.3f} to {pair.high:+.3f} |"
         lines.append(row.replace("+nan to +nan", "").replace("nan to nan", ""))
