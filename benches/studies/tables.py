@@ -53,7 +53,7 @@ def markdown(groups: Sequence[Group], arms: Sequence[str]) -> str:
     """
     presets, budgets = comparable(groups), (("equal generated tokens", TOKENS), ("equal cost", COSTS))
     family = len(presets) * len(budgets) * len(arms) * len(_FIGURES)
-    parts = [f"{counted(family, 'gains')}\n"]
+    parts = [f"# Strategies: all tables\n\n{counted(family, 'gains')}\n"]
     for preset, own in presets.items():
         parts.append(f"## {preset}\n\n{scope(own)}\n")
         for title, prices in budgets:
