@@ -27,6 +27,7 @@ CALL, ROW, LATENCY = 0.02, 0.0002, 0.03
 TEAM = {
     "early_termination": ("math", True, False),
     "agent_skip": ("search", True, False),
+    "early_termination, agent_skip": ("search", True, False),
     "parallel_agents": ("experts", True, False),
     "preprocessing_cache": ("math", True, False),
     "context_fragments": ("math", True, False),
@@ -35,7 +36,7 @@ TEAM = {
     "max_context_length": ("math", 500, None),
     "profiling": ("math", True, False),
 }
-"""Settings of a team: the team that shows it, on and off."""
+"""Settings of a team: the team that shows it, on and off. With the first two off, all rows are asked in every step."""
 
 DRIVER = {
     "fuse_calls": ("search", True, False),
@@ -48,7 +49,8 @@ DRIVER = {
 def played(name: str, value: object) -> teams.Played:
     """Play with a setting."""
     kind, *_ = (TEAM | DRIVER)[name]
-    own, driver = ({name: value}, {}) if name in TEAM else ({}, {name: value})
+    given = dict.fromkeys(name.split(", "), value)
+    own, driver = (given, {}) if name in TEAM else ({}, given)
     count = BATCH
     if name == "regroup":
         # Rows of one batch are always in the same step; lanes that are filled again are not.
