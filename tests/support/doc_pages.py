@@ -114,7 +114,7 @@ def run(page: Path, folder: Path, *, port: int | None = None, python: str = sys.
     kept_back = []
     files = folder.with_name(folder.name + ".blocks")
     files.mkdir()
-    session = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT"]
+    session = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT"]
     script = ""
     for block in steps:
         missing = [module for module in _modules(block) if module not in present]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-__all__ = ["MOST_PORT", "VARIABLES", "Options", "Settings", "read_options"]
+__all__ = ["MOST_PORT", "VARIABLES", "Options", "Settings", "option_parser", "read_options"]
 
 
 MOST_PORT: Final = 65535
@@ -84,7 +84,7 @@ def read_options(arguments: Sequence[str], environment: Mapping[str, str], prog:
         ConfigError: An option or a variable is wrong; the message begins with its name.
         SystemExit: Help was asked for and printed.
     """
-    parser = _parser(prog)
+    parser = option_parser(prog)
     values = vars(parser.parse_args(arguments))
     names = {name: _option(name) for name in (*_TEXTS, *_FLAGS)}
     for name in names:
@@ -151,7 +151,7 @@ _FLAGS: Final = {
 }
 
 
-def _parser(prog: str) -> _Parser:
+def option_parser(prog: str) -> _Parser:
     parser = _Parser(
         prog=prog,
         description="Serve the simulated models over HTTP.",
