@@ -1970,8 +1970,8 @@ def partial_top_up(budget: int, branched: Buffer | Sequence[int], top_k: int, ro
 def presets() -> dict[str, dict[str, str | float | bool]]:
     """Every estimator by name: where its values land (``lands``: ``rows`` or ``nodes``) and its options.
 
-    A preset named after a framework does what that framework does; ``docs/design/estimators.md`` says where each comes
-    from. Options:
+    A preset named after a framework does what that framework does; ``docs/reference/estimators.md`` says where each
+    comes from. Options:
 
     * ``scopes``: which rows are compared. Columns ``group``, ``subgroup``, ``agent``, ``anchor`` joined by ``+`` into a
       scope, or ``subtree`` (every node on the row's path is a group, whether or not the path forks there); several

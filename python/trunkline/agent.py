@@ -136,7 +136,7 @@ def _joined(*parts: str) -> str:
 
 
 class _OldNames(msgspec.StructMeta):
-    """Takes ``void``, a name of 0.1, for one release."""
+    """Takes ``void``, a name of the time before 0.1.0, until 0.2."""
 
     def __call__(self, *values: Any, **options: Any) -> Any:
         if "void" in options:

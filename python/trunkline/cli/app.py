@@ -32,6 +32,7 @@ _COMMANDS = {
     "ctl": ("trunkline.cli.view:ctl", "Drain or stop a run that is under way."),
     "check": ("trunkline.cli.show:check", "Re-derive every row of a run from its deltas."),
     "recover": ("trunkline.cli.show:recover", "Write what is whole of a damaged run into a new file."),
+    "migrate": ("trunkline.cli.show:migrate", "Bring a run file of an earlier version to the present one."),
     "score": ("trunkline.cli.post:score", "Score a finished run again, by another reward."),
     "report": ("trunkline.cli.post:report", "Write what each try came to into a run that is over."),
     "answers": ("trunkline.cli.post:answers", "Make one answer of what the tries of each question answered."),

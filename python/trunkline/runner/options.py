@@ -152,7 +152,7 @@ FORMER: Final = {
     "settled": "stop_when",
     "start_from": "continue_from",
 }
-"""Names of options in 0.1, which are taken for one release."""
+"""Names of options before 0.1.0, which are taken until 0.2."""
 
 
 def with_defaults(options: Options) -> Options:

@@ -181,7 +181,7 @@ def _check(name: str, column: Any) -> None:
 def presets() -> dict[str, dict[str, str | float | bool]]:
     """Return every estimator by name: where its values land (``lands``: ``rows`` or ``nodes``) and its options.
 
-    A preset named after a framework computes what that framework computes; ``docs/design/estimators.md`` gives the
+    A preset named after a framework computes what that framework computes; ``docs/reference/estimators.md`` gives the
     source of each formula and says what the options mean.
     """
     return _core.presets()

@@ -86,7 +86,7 @@ class _Route:
 
 
 class DirectTransport:
-    """Posts over keep-alive connections of its own, plain or over TLS; see ``docs/design/transport.md``.
+    """Posts over keep-alive connections of its own, plain or over TLS; see ``docs/explanation/turn.md``.
 
     Redirects are not followed, cookies are not kept, no compression is asked for, the environment is not
     read. A request whose connection had answered before and was closed before any byte of this answer came
