@@ -1,4 +1,4 @@
-"""The page on answers has every aggregator, every arm of its study is in the tables, and its commands do what it says."""
+"""The page on answers has every aggregator, its study's arms are in the tables, and its commands do what it says."""
 
 from __future__ import annotations
 
