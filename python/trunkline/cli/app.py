@@ -199,7 +199,7 @@ def _unraisable(lost: sys.UnraisableHookArgs) -> None:
 
 
 def _send_again(thread: int, signum: int) -> None:
-    """Send a signal to a thread once it is out of :func:`_unraisable`, where it would be lost again."""
+    """Send a signal to a thread once it is out of ``_unraisable``, where it would be lost again."""
     frame: FrameType | None
     while True:
         time.sleep(_AGAIN)
