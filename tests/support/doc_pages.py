@@ -57,10 +57,10 @@ class Outcome:
 
 
 def pages() -> list[Path]:
-    """Every page of docs."""
-    # Pages of design and guide are on their way out, README after them.
+    """README and every page of docs."""
+    # Pages of design and guide are on their way out.
     old = {ROOT / "docs/design", ROOT / "docs/guide"}
-    return [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent not in old]
+    return [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent not in old)]
 
 
 def name_of(page: Path) -> str:
@@ -114,7 +114,7 @@ def run(page: Path, folder: Path, *, port: int | None = None, python: str = sys.
     kept_back = []
     files = folder.with_name(folder.name + ".blocks")
     files.mkdir()
-    session = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT"]
+    session = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT"]
     script = ""
     for block in steps:
         missing = [module for module in _modules(block) if module not in present]

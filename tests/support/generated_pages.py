@@ -10,7 +10,8 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -68,26 +69,32 @@ _ADVICE = {
 }
 
 
-def made() -> dict[Path, str]:
-    """The text of each page, by its path."""
-    pages = {REFERENCE / "cli.md": _command_line(), REFERENCE / "errors.md": _errors()}
+def makers() -> dict[Path, Callable[[], str]]:
+    """What makes the text of each page, by its path."""
     groups = [name for name in tl.__all__ if isinstance(getattr(tl, name), ModuleType)]
+    pages = {REFERENCE / "cli.md": _command_line, REFERENCE / "errors.md": _errors}
+    pages[REFERENCE / "api" / "trunkline.md"] = partial(_api_of_all, groups)
+    return pages | {REFERENCE / "api" / f"{group}.md": partial(_api_of, group) for group in groups}
+
+
+def _api_of_all(groups: list[str]) -> str:
+    intro = "What a first program needs. Groups of further names:\n\n"
+    intro += "".join(f"* [`tl.{group}`]({group}.md): {_first_line(getattr(tl, group))}\n" for group in groups)
     names = [name for name in tl.__all__ if name not in groups and name != "__version__"]
-    first = "What a first program needs. Groups of further names:\n\n"
-    first += "".join(f"* [`tl.{group}`]({group}.md): {_first_line(getattr(tl, group))}\n" for group in groups)
-    pages[REFERENCE / "api" / "trunkline.md"] = _api("trunkline", first, "trunkline", names)
-    for group in groups:
-        module = getattr(tl, group)
-        inner = [name for name in module.__all__ if not isinstance(getattr(module, name), ModuleType)]
-        pages[REFERENCE / "api" / f"{group}.md"] = _api(group, _first_line(module) + "\n", f"trunkline.{group}", inner)
-    return pages
+    return _api("trunkline", intro, "trunkline", names)
+
+
+def _api_of(group: str) -> str:
+    module = getattr(tl, group)
+    names = [name for name in module.__all__ if not isinstance(getattr(module, name), ModuleType)]
+    return _api(f"tl.{group}", _first_line(module) + "\n", f"trunkline.{group}", names)
 
 
 def public_names() -> Iterator[str]:
     """Each public name as its anchor on the site."""
-    for page, text in made().items():
+    for page, maker in makers().items():
         if page.parent.name == "api":
-            yield from re.findall(r"^::: (\S+)$", text, re.MULTILINE)
+            yield from re.findall(r"^::: (\S+)$", maker(), re.MULTILINE)
 
 
 def _first_line(module: ModuleType) -> str:
@@ -96,7 +103,7 @@ def _first_line(module: ModuleType) -> str:
 
 
 def _api(title: str, intro: str, module: str, names: list[str]) -> str:
-    head = f"# {'trunkline' if title == 'trunkline' else f'tl.{title}'}\n\n{_MADE}\n\n{intro}"
+    head = f"# {title}\n\n{_MADE}\n\n{intro}"
     return head + "".join(f"\n::: {module}.{name}\n" for name in names)
 
 
@@ -209,6 +216,6 @@ if __name__ == "__main__":
         if missing := not_rendered(Path(sys.argv[2])):
             sys.exit(f"these public names are not on the site: {', '.join(missing)}")
     else:
-        for path, text in made().items():
+        for path, maker in makers().items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
+            path.write_text(maker(), "utf-8")

@@ -1,26 +1,21 @@
-"""The README's examples, run as printed but for the addresses of servers."""
+"""Programs and commands as users write them first, against servers that answer by a script."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy
 import pytest
 from commands import trunkline
 from foreign import message, serving
 from groves import with_ids
-from places import ROOT
 
 import trunkline as tl
-
-README = ROOT / "README.md"
 
 
 def look_it_up(body: dict) -> dict:
@@ -31,15 +26,35 @@ def look_it_up(body: dict) -> dict:
     return message(None, [("population", json.dumps({"city": city}))])
 
 
-EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+PROGRAM = '''
+import trunkline as tl
 
 
-def test_the_library_example_works_as_printed(tmp_path: Path):
-    (example,) = [found for found in EXAMPLES if "__main__" in found]
-    assert "http://localhost:8000/v1" in example
-    assert len([line for line in example.splitlines() if line.strip()]) <= 20
+@tl.tool
+def population(city: str) -> int:
+    """Look up how many people live in a city.
+
+    Args:
+        city: Name of the city.
+    """
+    return {"Oslo": 717_710, "Bergen": 291_940, "Turku": 206_073}[city]
+
+
+if __name__ == "__main__":
+    agent = tl.Agent(model="qwen3-8b", tools=[population], system="Answer with a number.", max_turns=8)
+    tasks = [tl.Task.ask("How many people live in Turku?", "206073"), tl.Task.ask("And in Oslo?", "717710")]
+    llm = tl.LLM("http://localhost:8000/v1", max_concurrency=256)
+    run = tl.run(
+        agent, tasks, llm=llm, strategy=tl.Chain(4), reward=tl.rewards.numeric_match, workers=2, out="runs/cities.run"
+    )
+    for tree in run:
+        print(tree.task.id, tree.answer, tree.reward, tree.tokens.saved)
+'''
+
+
+def test_a_program_with_a_tool_grows_four_tries_of_two_tasks(tmp_path: Path):
     with serving(look_it_up) as server:
-        (tmp_path / "example.py").write_text(example.replace("http://localhost:8000/v1", server.url))
+        (tmp_path / "example.py").write_text(PROGRAM.replace("http://localhost:8000/v1", server.url))
         done = subprocess.run(
             [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, env=os.environ
         )
@@ -51,23 +66,15 @@ def test_the_library_example_works_as_printed(tmp_path: Path):
     assert (tmp_path / "runs" / "cities.run").is_file()
 
 
-def test_the_settings_of_tokens_are_as_printed():
-    (example,) = [found for found in EXAMPLES if "TokenMode" in found]
-    made: dict = {"tl": tl}
-    exec(example, made)
-    assert made["llm"].tokens == tl.TokenMode(api="chat", drift="bridge")
+def test_token_ids_are_bridged_unless_said_otherwise():
+    llm = tl.LLM("http://localhost:8000/v1", tokens=tl.TokenMode(api="chat"))
+    assert llm.tokens == tl.TokenMode(api="chat", drift="bridge")
 
 
-def test_the_arrays_of_a_run_are_as_printed():
-    (example,) = [found for found in EXAMPLES if "train.batch" in found]
-    made: dict = {
-        "tl": tl,
-        "run": [with_ids()],
-        "numpy": numpy,
-        "torch": SimpleNamespace(from_numpy=lambda array: array),
-    }
-    exec(example, made)
-    assert made["ids"].tolist() == [1, 2, 3, 4, 3, 5, 3, 6]
+def test_what_rollouts_share_stands_once_in_the_arrays_of_a_run():
+    batch = tl.train.batch([with_ids()], estimator="tree_grpo", shared="once")
+    columns = batch.tree(dtype="i64")
+    assert numpy.asarray(columns["ids"]).tolist() == [1, 2, 3, 4, 3, 5, 3, 6]
 
 
 TOOLS = '''
@@ -78,6 +85,11 @@ def search(query: str) -> str:
     """Look something up."""
     return f"{query}: 206073"
 '''
+PRICED = r"""trunkline run questions.jsonl --model qwen3-8b --base-url http://localhost:8000/v1 \
+    --base-url http://localhost:8001/v1 --tools mytools:search --dialect hermes --malformed repair --rpm 6000 --tpm 2000000 \
+    --price prompt=0.15,cached=0.075,generated=0.6 --seed 7 --cache answers.cache --out runs/priced.run
+trunkline show runs/priced.run --calls
+"""
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 100, "prompt_tokens_details": {"cached_tokens": 400}}
 
 
@@ -92,14 +104,12 @@ def search_once(body: dict) -> dict:
     return message(text + ("" if "answer" in text else "</tool_call>")) | {"usage": USAGE}
 
 
-def test_the_commands_about_servers_work_as_printed(tmp_path: Path):
-    (block,) = [found for found in re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL) if "--price" in found]
+def test_a_priced_run_over_two_servers_says_what_it_cost(tmp_path: Path):
     (tmp_path / "questions.jsonl").write_text('{"question": "How many people live in Turku?", "answer": "206073"}\n')
     (tmp_path / "mytools.py").write_text(TOOLS)
     shown = []
     with serving(search_once) as first, serving(search_once) as second:
-        assert block.count("http://localhost:8000/v1") == block.count("http://localhost:8001/v1") == 1
-        block = block.replace("http://localhost:8000/v1", first.url).replace("http://localhost:8001/v1", second.url)
+        block = PRICED.replace("http://localhost:8000/v1", first.url).replace("http://localhost:8001/v1", second.url)
         for line in block.replace("\\\n", " ").splitlines():
             command = [sys.executable, "-m", "trunkline.cli", *shlex.split(line)[1:]]
             done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=os.environ)
@@ -116,8 +126,35 @@ def test_the_commands_about_servers_work_as_printed(tmp_path: Path):
     assert (tmp_path / "answers.cache").is_file()
 
 
-def test_the_team_works_as_printed():
-    (example,) = [found for found in EXAMPLES if "tl.Team" in found]
+TEAM = """
+class Research(tl.Team):
+    verifier = tl.Role(
+        prompt="{question}\n{notes}\nEnough? <verify>yes</verify> or <verify>no</verify>", slots=["notes"]
+    )
+    searcher = tl.Role(
+        prompt="{question}\n{notes}\nYour query: <search>...</search>",
+        slots=["notes"],
+        reads=tl.teams.Tag("search", keep="content"),
+    )
+    answerer = tl.Role(
+        prompt="{question}\n{notes}\nYour answer: <answer>...</answer>",
+        slots=["notes"],
+        reads=tl.teams.Tag("answer", keep="content"),
+        model="large",
+    )
+
+    async def play(self, rollout):
+        notes = ""
+        while rollout.step < 4:
+            if "<verify>yes</verify>" in (await rollout.ask(self.verifier, notes=notes)).lower():
+                break
+            query = await rollout.ask(self.searcher, notes=notes)
+            notes += (await rollout.observe(search, [query])).text
+        return await rollout.ask(self.answerer, notes=notes)
+"""
+
+
+def test_a_team_of_three_roles_searches_until_its_verifier_is_content():
 
     @tl.tool
     def search(query: list[str]) -> str:
@@ -133,7 +170,7 @@ def test_the_team_works_as_printed():
         return "<search>Turku</search>" if "Your query" in asked else "<answer>206073</answer>"
 
     made: dict = {"tl": tl, "search": search, "__name__": __name__}
-    exec(example, made)
+    exec(TEAM, made)
     tasks = [tl.Task.ask("How many people live in Turku?", "206073")]
     (tree,) = tl.run(made["Research"](model="small"), tasks, llm=tl.BatchLLM(generate))
     assert tree.answer == "206073"
@@ -145,10 +182,14 @@ def test_the_team_works_as_printed():
     ]
 
 
-def test_the_command_of_a_team_works_as_printed(tmp_path: Path, url: str):
-    (block,) = [found for found in re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL) if "--team" in found]
-    made, served, line = block.splitlines()
-    assert served == "trunkline sim serve --port 8000 &"
+SUMS = """trunkline sim world --out world && grep arithmetic world/questions.jsonl > sums.jsonl
+trunkline sim serve --port 8000 &
+trunkline run sums.jsonl --team math:rounds=4 --model sim-team --base-url http://localhost:8000/v1 --rollouts 4
+"""
+
+
+def test_the_command_of_a_team_plays_the_sums_of_a_world(tmp_path: Path, url: str):
+    made, _served, line = SUMS.splitlines()
     world, grep = made.split(" && ")
     done = trunkline(tmp_path, *shlex.split(world)[1:], "--documents", "200", "--questions", "40")
     assert done.returncode == 0, done.stderr
@@ -159,17 +200,23 @@ def test_the_command_of_a_team_works_as_printed(tmp_path: Path, url: str):
     assert f"· {sums} tasks × 4 rollouts ·" in done.stdout
 
 
-def test_the_commands_of_rewards_and_answers_work_as_printed(tmp_path: Path):
-    blocks = re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL)
-    scoring, reading = (
-        next(block for block in blocks if word in block) for word in ("trunkline score", "--aggregator")
-    )
+READ = r"""trunkline run questions.jsonl --model qwen3-8b --base-url http://localhost:8000/v1 --rollouts 4 \
+    --reward f1@0.5 --reward exact_match@0.5 --out runs/first.run
+trunkline score runs/first.run --reward numeric_match --out runs/again.run
+trunkline score runs/first.run --reward numeric_match
+trunkline show runs/first.run --metrics
+trunkline compare runs/first.run runs/again.run
+trunkline report runs/first.run --extract
+trunkline answers runs/first.run --aggregator weighted --by value --out answers.jsonl
+trunkline export runs/first.run --out chats.jsonl
+"""
+
+
+def test_a_run_is_scored_twice_compared_reported_answered_and_exported(tmp_path: Path):
     (tmp_path / "questions.jsonl").write_text('{"question": "How many people live in Turku?", "answer": "206073"}\n')
     shown = []
     with serving(lambda _body: message("<answer>206,073</answer>")) as server:
-        for line in (
-            (scoring + reading).replace("http://localhost:8000/v1", server.url).replace("\\\n", " ").splitlines()
-        ):
+        for line in READ.replace("http://localhost:8000/v1", server.url).replace("\\\n", " ").splitlines():
             done = trunkline(tmp_path, *shlex.split(line)[1:])
             assert done.returncode == 0, done.stderr
             shown.append(done.stdout)
@@ -181,13 +228,25 @@ def test_the_commands_of_rewards_and_answers_work_as_printed(tmp_path: Path):
     assert (chat["weight"], chat["messages"][-1]["content"]) == (4, "<answer>206,073</answer>")
 
 
-async def test_parallel_rollouts_work_as_printed(monkeypatch: pytest.MonkeyPatch):
-    (example,) = [found for found in EXAMPLES if "parallel_rollout" in found]
+PARALLEL = """
+from openai import AsyncOpenAI
+
+from trunkline.compat import aggregate_results, run_parallel_rollouts
+
+
+async def answer(question: str, tools: list[dict], functions: dict) -> str:
+    async with AsyncOpenAI(base_url="http://localhost:8000/v1") as client:
+        results = await run_parallel_rollouts(question, 8, client, "qwen3-8b", tools, tool_functions=functions)
+    return aggregate_results(results, question)
+"""
+
+
+async def test_parallel_rollouts_ask_a_client_as_often_as_they_should(monkeypatch: pytest.MonkeyPatch):
     definition = {"type": "function", "function": {"name": "population", "parameters": {"type": "object"}}}
     monkeypatch.setenv("OPENAI_API_KEY", "key-of-this-test")
     made: dict = {}
     with serving(look_it_up) as server:
-        exec(example.replace("http://localhost:8000/v1", server.url), made)
+        exec(PARALLEL.replace("http://localhost:8000/v1", server.url), made)
         functions = {"population": lambda city: {"Turku": 206_073}[city]}
         assert await made["answer"]("How many people live in Turku?", [definition], functions) == "206073"
         assert len(server.bodies) == 16
