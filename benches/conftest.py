@@ -25,6 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--lanes", type=int, default=64, help="requests in flight at once in test_peers.py (64)")
     parser.addoption("--crowd-minutes", type=float, default=0.75, help="how long test_crowd.py watches (0.75)")
     parser.addoption("--quick", action="store_true", help="one round of small runs in test_turn_engine.py")
+    parser.addoption(
+        "--pairs", type=int, default=3, help="runs of each setting, on and off, in test_team_effects.py (3)"
+    )
     parser.addoption("--batches", default="8,64,256", help="rows of a batch in test_teams.py (8,64,256; or 4096)")
 
 

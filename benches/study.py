@@ -123,6 +123,43 @@ def sharing(questions: int, out: Path | None) -> None:
 
 @app.command()
 @click.option("--presets", default=",".join(PRESETS), show_default=True, help="How the model errs: some, by comma.")
+@click.option("--strategies", default="", help="Strategies by how their names begin, by comma.  [default: all]")
+@_FIRST
+@_WORLDS
+@click.option("--questions", type=click.IntRange(2, 300), help="Questions of each world.  [default: 40]")
+@click.option("--quick", is_flag=True, help="A small one, in seconds; what is not named is small.")
+@click.option("--workers", "-w", type=click.IntRange(0, 256), help="Processes.  [default: one a core]")
+@_OUT
+def saved(
+    presets: str,
+    strategies: str,
+    first_world: int | None,
+    worlds: int | None,
+    questions: int | None,
+    quick: bool,
+    workers: int | None,
+    out: Path | None,
+) -> None:
+    """Measure what a rollout of each strategy costs, as a share of a chain's generated tokens and tool calls."""
+    from studies.arms import find_arms
+    from studies.study import Plan, run_study
+    from studies.tables import saved_markdown
+
+    arms = find_arms([name for name in _COMMA.split(strategies) if name.strip()])
+    size = Plan(_presets(presets), tuple(arms), judged=0, processes=os.cpu_count() or 1)
+    if quick:
+        size = size._replace(worlds=2, questions=6)
+    given: dict[str, Any] = {"first": first_world, "worlds": worlds, "questions": questions, "processes": workers}
+    plan = size._replace(**{name: value for name, value in given.items() if value is not None})
+    _writable(out)
+    groups = _gather(run_study(plan, _tell), lambda found: _write(out, _CUT + saved_markdown(found, arms)))
+    report = saved_markdown(groups, arms)
+    _write(out, report)
+    put(report)
+
+
+@app.command()
+@click.option("--presets", default=",".join(PRESETS), show_default=True, help="How the model errs: some, by comma.")
 @_FIRST
 @_WORLDS
 @click.option("--questions", type=click.IntRange(1, 300), help="Questions of each world.  [default: 40]")

@@ -1,7 +1,7 @@
 """What reports on trees cost in tokens, shared and from scratch; and how long Trunkline itself takes for a tree.
 
 The reports are those of the simulator's reporter, as long as those of a model that keeps to its words. The table is
-that of `docs/design/reports.md`.
+that of `docs/decisions/reports.md`.
 """
 
 from __future__ import annotations

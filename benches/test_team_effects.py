@@ -19,6 +19,7 @@ import pytest
 
 import teams
 import trunkline as tl
+from studies.interval import Interval, ratio
 
 BATCH, APPROVAL, ROUNDS = 64, 0.5, 3
 CALL, ROW, LATENCY = 0.02, 0.0002, 0.03
@@ -26,6 +27,7 @@ CALL, ROW, LATENCY = 0.02, 0.0002, 0.03
 TEAM = {
     "early_termination": ("math", True, False),
     "agent_skip": ("search", True, False),
+    "early_termination, agent_skip": ("search", True, False),
     "parallel_agents": ("experts", True, False),
     "preprocessing_cache": ("math", True, False),
     "context_fragments": ("math", True, False),
@@ -34,7 +36,7 @@ TEAM = {
     "max_context_length": ("math", 500, None),
     "profiling": ("math", True, False),
 }
-"""Settings of a team: the team that shows it, on and off."""
+"""Settings of a team: the team that shows it, on and off. With the first two off, all rows are asked in every step."""
 
 DRIVER = {
     "fuse_calls": ("search", True, False),
@@ -47,7 +49,8 @@ DRIVER = {
 def played(name: str, value: object) -> teams.Played:
     """Play with a setting."""
     kind, *_ = (TEAM | DRIVER)[name]
-    own, driver = ({name: value}, {}) if name in TEAM else ({}, {name: value})
+    given = dict.fromkeys(name.split(", "), value)
+    own, driver = (given, {}) if name in TEAM else ({}, given)
     count = BATCH
     if name == "regroup":
         # Rows of one batch are always in the same step; lanes that are filled again are not.
@@ -67,21 +70,33 @@ def told(runs: list[teams.Played]) -> dict[str, float]:
     }
 
 
+def saved(shares: Interval) -> str:
+    """One less a share, in percent."""
+    return f"{100 * (1 - shares.value):+.1f} % [{100 * (1 - shares.high):+.1f}, {100 * (1 - shares.low):+.1f}]"
+
+
 @pytest.mark.parametrize("name", [*TEAM, *DRIVER])
-def test_a_switch_on_and_off(benchmark, capsys, name: str):
+def test_a_switch_on_and_off(benchmark, capsys, pytestconfig, name: str):
+    """Runs on and off take turns; the intervals of what is saved hold together for all settings."""
     kind, on, off = (TEAM | DRIVER)[name]
     with_it: list[teams.Played] = []
     without: list[teams.Played] = []
     benchmark.pedantic(
-        lambda: with_it.append(played(name, on)), setup=lambda: without.append(played(name, off)), rounds=ROUNDS
+        lambda: with_it.append(played(name, on)),
+        setup=lambda: without.append(played(name, off)),
+        rounds=pytestconfig.getoption("--pairs"),
     )
     assert len({(tuple(run.answers), frozenset(run.rows.items())) for run in with_it + without}) == 1
     figures = {"on": told(with_it), "off": told(without)}
-    benchmark.extra_info.update(figures, active=with_it[0].active)
+    family = 2 * len(TEAM | DRIVER)
+    wall = ratio([run.wall for run in with_it], [run.wall for run in without], family)
+    cpu = ratio([run.us_a_row for run in with_it], [run.us_a_row for run in without], family)
+    benchmark.extra_info.update(figures, active=with_it[0].active, wall=wall, cpu=cpu)
     with capsys.disabled():
         print(f"\n{name} ({kind}, {with_it[0].active} rows that count):")
         for state, shown in figures.items():
             print(f"  {state:3} " + "  ".join(f"{field} {value:,.0f}" for field, value in shown.items()))
+        print(f"  saves {saved(wall)} of the wall, {saved(cpu)} of the CPU a row; {wall.questions} pairs of runs")
 
 
 @pytest.mark.parametrize("count", [64, 256])

@@ -1,4 +1,4 @@
-"""The house: layers, rooms and names of the package, read from its syntax trees (``CONTRIBUTING.md`` has the table)."""
+"""The house: layers, rooms, names of the package, read from its syntax trees (``CONTRIBUTING.md`` has a picture)."""
 
 from __future__ import annotations
 

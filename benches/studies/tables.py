@@ -10,6 +10,7 @@ from studies.cell import POOL
 from studies.compare import by_preset, comparable, compare, effective, of_arm
 from studies.null import check, even_odds
 from studies.quality import LEAST, qualities
+from studies.saved import FIGURES, saved
 from studies.sharing import SMALL_CACHE, TREE
 from studies.tries import COSTS, TOKENS, measure
 from trunkline._core import tree_ratio, tree_steps
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from studies.quality import Quality
     from studies.sharing import Sharing
 
-__all__ = ["NOTICE", "checks_of", "markdown", "plain", "rows", "scope", "sharing_markdown", "signed"]
+__all__ = ["NOTICE", "checks_of", "markdown", "plain", "rows", "saved_markdown", "scope", "sharing_markdown", "signed"]
 
 NOTICE: Final = "*This describes the simulator `sim-1`, not language models.*"
 
@@ -52,7 +53,7 @@ def markdown(groups: Sequence[Group], arms: Sequence[str]) -> str:
     """
     presets, budgets = comparable(groups), (("equal generated tokens", TOKENS), ("equal cost", COSTS))
     family = len(presets) * len(budgets) * len(arms) * len(_FIGURES)
-    parts = [f"{counted(family, 'gains')}\n"]
+    parts = [f"# Strategies: all tables\n\n{counted(family, 'gains')}\n"]
     for preset, own in presets.items():
         parts.append(f"## {preset}\n\n{scope(own)}\n")
         for title, prices in budgets:
@@ -92,6 +93,26 @@ def sharing_markdown(found: Sequence[Sharing]) -> str:
     return f"## What sharing saves\n\n{text}\n\n{rows(head, body)}"
 
 
+def saved_markdown(groups: Sequence[Group], arms: Sequence[str]) -> str:
+    """The tables of what a rollout costs beside a chain.
+
+    Args:
+        groups: What came of the study.
+        arms: Names of the arms.
+    """
+    presets = by_preset(groups)
+    family = len(presets) * len(arms) * FIGURES
+    parts = [f"{counted(family, 'shares', '1')}\n"]
+    for preset, own in presets.items():
+        table = []
+        for arm in arms:
+            found = saved(own, arm, family)
+            table.append([arm, f"{found.rollouts:.1f}", plain(found.generated, 3), plain(found.tools, 3)])
+        head = ["strategy", "rollouts", "generated tokens of a rollout / of a chain", "tool calls, likewise"]
+        parts.append(f"## {preset}\n\n{scope(own)}\n\n{rows(head, table)}")
+    return "\n".join(parts)
+
+
 def _name() -> str:
     return f"TreeGRPO({TREE.trees}, {TREE.forks}, {TREE.rounds})"
 
@@ -114,16 +135,17 @@ def checks_of(groups: Sequence[Group], arms: Sequence[str]) -> list[Check]:
     return found
 
 
-def counted(family: int, noun: str) -> str:
+def counted(family: int, noun: str, equal: str = "0") -> str:
     """How many comparisons tables make, and that their intervals allow for it.
 
     Args:
         family: How many.
         noun: What the tables call them.
+        equal: The value where nothing differs.
     """
     return (
         f"There are {family} {noun} in these tables. Their intervals hold together with 95 % (Bonferroni): where "
-        "nothing differs, one study of twenty has an interval that leaves 0 out."
+        f"nothing differs, one study of twenty has an interval that leaves {equal} out."
     )
 
 

@@ -197,6 +197,39 @@ SHOWN = {
 }
 
 
+PIECES = 6
+"""Rows of the table of a curve: equal parts of the budget."""
+
+
+def curve_table(arms: Mapping[str, Mapping[int, Record]], one: str, other: str) -> str:
+    """Return training accuracy in equal parts of the budget, and the paired difference of two arms in each."""
+    budget = next(iter(arms[one].values()))["cell"]["tokens"]
+
+    def within(record: Record, low: float, high: float) -> float:
+        curve = record["curve"]
+        below, above = (min(curve["generated"][-1], end) for end in (low, high))
+        sums = [area(curve["generated"], curve["reward"], end) * end if end else 0.0 for end in (below, above)]
+        return (sums[1] - sums[0]) / (above - below)
+
+    lines = [
+        "| generated tokens | " + " | ".join(arms) + f" | {one} - {other} | 95 % |",
+        "|---" * (len(arms) + 3) + "|",
+    ]
+    for piece in range(PIECES):
+        low, high = piece * budget / PIECES, (piece + 1) * budget / PIECES
+        found: dict[str, dict[int, float]] = {
+            arm: {seed: within(run, low, high) for seed, run in results.items() if run["curve"]["generated"][-1] > low}
+            for arm, results in arms.items()
+        }
+        if not (found[one] and found[other]):
+            break
+        means = " | ".join(f"{fmean(values.values()):.3f}" if values else "" for values in found.values())
+        pair = paired(found[one], found[other])
+        row = f"| {low:,.0f} to {high:,.0f} | {means} | {pair.mean:+.3f} | {pair.low:+.3f} to {pair.high:+.3f} |"
+        lines.append(row.replace("+nan to +nan", "").replace("nan to nan", ""))
+    return "\n".join(lines)
+
+
 def arm_table(arms: Mapping[str, Mapping[int, Record]]) -> str:
     """Return means and, for accuracies, deviations over seeds."""
     lines = ["| | " + " | ".join(arms) + " |", "|---" * (len(arms) + 1) + "|"]
@@ -354,6 +387,9 @@ def report(records: Sequence[Record]) -> str:
         elif {"chains", "tree_grpo"} <= arms.keys():
             found += ["", comparisons(arms, SECONDARY, PRIMARY)]
             found += [f"\nPrimary by imitation: {by_checkpoint(arms['tree_grpo'], arms['chains'])}."]
+        if part == "b" and {"chains", "tree_grpo"} <= arms.keys():
+            found += ["\nTraining accuracy, means over seeds; each interval is of 95 % by itself.\n"]
+            found += [curve_table(arms, "tree_grpo", "chains")]
     return "\n".join(found) + "\n"
 
 

@@ -185,7 +185,7 @@ _RENAMED: Final = {
     "tokens_with": "llms.tokens_with",
     "weighted": "rewards.weighted",
 }
-"""Names of 0.1, which lead on for one release."""
+"""Names of the time before 0.1.0, which lead on until 0.2."""
 
 __all__ = [
     "LLM",

@@ -1,7 +1,7 @@
 """The native core: the tree of one task, its lanes, request bodies and deltas.
 
 Ids are unsigned 32-bit integers, stable for the life of a tree. Every failure raises a
-:class:`trunkline.errors.CoreError` and changes nothing. A :class:`CoreTree` has one writer at a time; any thread
+``trunkline.errors.CoreError`` and changes nothing. A ``CoreTree`` has one writer at a time; any thread
 may use it.
 
 Columns of numbers are arguments with a one-dimensional buffer of the named type, in the byte order of this machine
@@ -15,14 +15,14 @@ Arguments of several functions:
 * ``kinds`` (u8): the kind of every node, ``ROOT`` to ``MESSAGE``.
 * ``leaves`` (u32): the last node of every rollout, in the order they were opened.
 * ``offsets`` (u64): node n has the tokens ``offsets[n]`` to ``offsets[n + 1]``.
-* ``ids`` (u32), ``logprobs`` (f32), ``versions`` (i32), ``flags`` (u8): columns of tokens as in :class:`TokenBuffer`.
+* ``ids`` (u32), ``logprobs`` (f32), ``versions`` (i32), ``flags`` (u8): columns of tokens as in ``TokenBuffer``.
 * ``kept``, ``masked``, ``mask``, ``selected``: u8 or bool.
 * ``seed``: an unsigned 64-bit integer; equal seeds and columns give equal results, for good.
-* ``agent``, ``namespace``, ``finish``: ids of :meth:`CoreTree.name`; a namespace is model, sampling parameters and
+* ``agent``, ``namespace``, ``finish``: ids of ``CoreTree.name``; a namespace is model, sampling parameters and
   weight version, and part of the merge key.
 * ``retries``: attempts beyond the first; ``micros``: wall time in microseconds, kept with the rollout, in no digest.
 * ``message``: one JSON object in UTF-8, as it is sent.
-* ``context``: an id of :meth:`CoreTree.context` where what was sent is not the path; part of the merge key.
+* ``context``: an id of ``CoreTree.context`` where what was sent is not the path; part of the merge key.
 
 Functions over columns raise an ``ArgumentError`` for columns that do not fit each other, columns that make no forest,
 and options out of range; functions over a tree a ``TreeError`` for an id that does not exist.
@@ -132,13 +132,13 @@ __all__ = [
 __version__: Final[str]
 DEBUG: Final[bool]
 FORMAT: Final[int]
-"""Version of the format of deltas that :meth:`CoreTree.delta` writes; :meth:`CoreTree.apply` takes no later one."""
+"""Version of the format of deltas that ``CoreTree.delta`` writes; ``CoreTree.apply`` takes no later one."""
 OLDEST_FORMAT: Final[int]
-"""The first version that :meth:`CoreTree.apply` takes; its deltas have no calls."""
+"""The first version that ``CoreTree.apply`` takes; its deltas have no calls."""
 DIGEST_VERSION: Final[int]
-"""Version of :meth:`CoreTree.digest`: digests of two versions are never equal."""
+"""Version of ``CoreTree.digest``: digests of two versions are never equal."""
 GROWING: Final[int]
-"""Stands in :attr:`Harvest.terminations` for a rollout that has not ended."""
+"""Stands in ``Harvest.terminations`` for a rollout that has not ended."""
 HEAD_LIMIT: Final[int]
 """Most bytes of the head of an answer, and most that may come between two pieces of its body."""
 ROOT: Final = 0
@@ -241,7 +241,7 @@ class TurnEngine(Generic[_Waiter]):
     def ask_pending(
         self, tree: int, rollout: int, place: int, kind: int, turns: int, agent: int, waiter: _Waiter, /
     ) -> int:
-        """A program wants a reply, which is read and put on the tree later by :meth:`PendingReply.append_turn`.
+        """A program wants a reply, which is read and put on the tree later by ``PendingReply.append_turn``.
 
         ``place`` is the node whose path is sent (``kind`` 0), a recorded context (1) or a draft (2); ``turns`` counts
         the model turns before this one.
@@ -272,7 +272,7 @@ class TurnEngine(Generic[_Waiter]):
         """Make the first draws of a request that was handed out a request of its own; returns its number."""
 
     def release(self, flight: int, /) -> list[tuple[_Taken[_Waiter], float]]:
-        """Let go of a request that was handed out, and of what shares it; see :meth:`take`."""
+        """Let go of a request that was handed out, and of what shares it; see ``take``."""
 
     def answer(
         self, answers: Sequence[tuple[int, bytes, float]], now: float, /
@@ -280,7 +280,7 @@ class TurnEngine(Generic[_Waiter]):
         """Make turns of the bytes that answer requests which were handed out.
 
         Each has the moment at which a server was asked. Requests whose bytes are of no use come back with the reason;
-        last are those that shared a request and cannot use its bytes, see :meth:`take`.
+        last are those that shared a request and cannot use its bytes, see ``take``.
         """
 
     def route(self, model: int, target: int, most: int, /) -> None:
@@ -303,14 +303,14 @@ class TurnEngine(Generic[_Waiter]):
     ]:
         """Take out of a table what has come, and put replies onto their trees.
 
-        The first two lists are of requests that others sent; see :meth:`ExchangeTable.land`. The last is of what shared
-        requests that brought no turns; see :meth:`take`.
+        The first two lists are of requests that others sent; see ``ExchangeTable.land``. The last is of what shared
+        requests that brought no turns; see ``take``.
         """
 
     def act(
         self, table: ExchangeTable, now: float, /
     ) -> tuple[list[tuple[int, int]], list[tuple[int, int, bytes | None, bool]], list[int], list[int], float | None]:
-        """See :meth:`ExchangeTable.act`; requests of this engine are whole, with bodies, or None where long."""
+        """See ``ExchangeTable.act``; requests of this engine are whole, with bodies, or None where long."""
 
     def request(self, token: int, table: ExchangeTable, /) -> memoryview:
         """The bytes of a long request, in memory that another one gets when nothing holds them any more."""
@@ -331,7 +331,7 @@ class CoreTree:
     what comes without never merge. An empty run of tokens counts as none. Rollouts never merge.
 
     A column of tokens with an infinite log-probability, a version below -1 or an unknown flag is refused
-    (:class:`~trunkline.errors.ArgumentError`).
+    (``ArgumentError``).
     """
 
     def __new__(cls) -> CoreTree: ...
@@ -340,7 +340,7 @@ class CoreTree:
     def append(
         self, parent: int, kind: int, message: Buffer, agent: int = 0, tokens: TokenBuffer | None = None, /
     ) -> int:
-        """Append a ``PROMPT`` or ``MESSAGE`` that no rollout owns, with its tokens if known; see :meth:`tokenise`."""
+        """Append a ``PROMPT`` or ``MESSAGE`` that no rollout owns, with its tokens if known; see ``tokenise``."""
     def open(self, point: int, path: Sequence[int], subgroup: int = 0, /) -> int:
         """Open a rollout at a fork point and return its id (0, 1, 2, ...).
 
@@ -454,7 +454,7 @@ class CoreTree:
         """
 
     def fragment(self, message: Buffer, /) -> int:
-        r"""Intern a message, or a piece of one, without making a node of it; for :meth:`context`.
+        r"""Intern a message, or a piece of one, without making a node of it; for ``context``.
 
         A piece begins with a byte that is stored and never sent. ``b"\x02"`` opens a message, so ``{`` follows it;
         ``b"\x01"`` continues the message that the fragment before it belongs to. Together they are one JSON object,
@@ -487,9 +487,9 @@ class CoreTree:
         """Forget a draft, if it is known."""
 
     def request_draft(self, draft: int, head: Buffer, tail: Buffer, /) -> bytes:
-        """Like :meth:`request`, with the messages of a draft behind those of its path."""
+        """Like ``request``, with the messages of a draft behind those of its path."""
     def request_context(self, context: int, head: Buffer, tail: Buffer, /) -> bytes:
-        """Like :meth:`request`, over a recorded context of messages, whose pieces are joined."""
+        """Like ``request``, over a recorded context of messages, whose pieces are joined."""
     def has_messages(self, context: int, /) -> bool:
         """Whether a recorded context has messages; one that only says how a prompt drifted from its path has none."""
     def messages(self, node: int, /) -> bytes:
@@ -519,7 +519,7 @@ class CoreTree:
         """What the rows of the tree and of its rollouts are made of, in one crossing.
 
         Returns:
-            The number of nodes, :meth:`digest`, :meth:`tokens`, and for each rollout the columns of its row
+            The number of nodes, ``digest``, ``tokens``, and for each rollout the columns of its row
             (``trunkline.store.schema.RolloutRow``), with the first turn on its path, a node or None, in the place of
             the last one, and only the retries of calls that gave a reply.
         """
@@ -550,7 +550,7 @@ class CoreTree:
         """
 
     def shape(self) -> tuple[memoryview, memoryview, memoryview]:
-        """``(parents, kinds, leaves)``, for :func:`fork_points` and :class:`Search`."""
+        """``(parents, kinds, leaves)``, for ``fork_points`` and ``Search``."""
     def statistics(self) -> tuple[memoryview, memoryview, memoryview]:
         """Per node ``visits``, ``value`` and ``passes``, kept up to date at every step.
 
@@ -588,7 +588,7 @@ class CoreTree:
         """Replay a delta of the same tree, whole or not at all. False if it was applied before.
 
         Afterwards this tree equals the writer's, ids included, and continues its deltas at the next number. Raises on a
-        gap, damage, truncation, a delta of another tree or history, and on own changes that :meth:`delta` has not
+        gap, damage, truncation, a delta of another tree or history, and on own changes that ``delta`` has not
         taken.
         """
 
@@ -616,15 +616,15 @@ class NodeView:
     generated: Final[int | None]
     """Completion tokens of a model turn, likewise."""
     context: Final[int | None]
-    """Id of what was sent where that is not the path, as :meth:`CoreTree.context` gave it; else None."""
+    """Id of what was sent where that is not the path, as ``CoreTree.context`` gave it; else None."""
     entropy: Final[tuple[float, float, float]]
     """Mean entropy of a turn's tokens in nats in the regions think, tool call and all; NaN where not known."""
     perplexity: Final[tuple[float, float, float]]
-    """Exponential of :attr:`entropy`, as the reply gave it."""
+    """Exponential of ``entropy``, as the reply gave it."""
     opening: Final[float]
-    """What :meth:`arpo` divides: a sum of entropies in nats; NaN where not known."""
+    """What ``arpo`` divides: a sum of entropies in nats; NaN where not known."""
     def arpo(self, vocabulary: int, /) -> float:
-        """ARPO's uncertainty of a turn, see :meth:`ParsedChoice.arpo`; NaN if not known or for less than two tokens."""
+        """ARPO's uncertainty of a turn, see ``ParsedChoice.arpo``; NaN if not known or for less than two tokens."""
 
     visits: Final[int]
     """Scored rollouts whose path holds the node."""
@@ -655,7 +655,7 @@ class RolloutView:
     """Its reward; NaN while unscored."""
     note: Final[str | None]
     usage: Final[tuple[int, ...]]
-    """What its own calls cost, in the order of :class:`trunkline.types.Usage`."""
+    """What its own calls cost, in the order of ``trunkline.types.Usage``."""
     turns: Final[int]
     llm_micros: Final[int]
     """Microseconds in its own model calls."""
@@ -689,7 +689,7 @@ class TokenBuffer:
     entropy: Final[tuple[float, float, float]]
     """Mean entropy of a token in nats in the regions think, tool call and all; NaN where not known."""
     perplexity: Final[tuple[float, float, float]]
-    """Exponential of :attr:`entropy`."""
+    """Exponential of ``entropy``."""
     def __len__(self) -> int: ...
 
 def base_seed(seed: int, task: str, path: Sequence[int], turn: int, /) -> int:
@@ -746,10 +746,10 @@ def calls_of(
     tuple[list[tuple[str, int, int, int, int, int, int, int, int, int, str]], list[tuple[int, str, bool, int, int]]]
     | None
 ):
-    """The model calls and the tool calls that came with a delta, as :meth:`CoreTree.delta` took them.
+    """The model calls and the tool calls that came with a delta, as ``CoreTree.delta`` took them.
 
     Returns:
-        Both lists; None of a delta of :data:`OLDEST_FORMAT`, which cannot tell.
+        Both lists; None of a delta of ``OLDEST_FORMAT``, which cannot tell.
 
     Raises:
         DeltaError: The delta is damaged.
@@ -758,7 +758,7 @@ def calls_of(
 def deltas(
     trees: Sequence[tuple[CoreTree, list[Any], list[tuple[int, str, bool, int, int]]]], /
 ) -> list[tuple[bytes | None, int]]:
-    """What changed in each tree, as :meth:`CoreTree.delta` with its calls, and how many of its rollouts have ended.
+    """What changed in each tree, as ``CoreTree.delta`` with its calls, and how many of its rollouts have ended.
 
     The lists of calls are emptied.
     """
@@ -840,7 +840,7 @@ class CallRows:
         agents: Mapping[str, int],
         /,
     ) -> CommitRows:
-        """Make the rows of a commit; a delta that cannot be read has none. Nothing is kept before :meth:`keep`.
+        """Make the rows of a commit; a delta that cannot be read has none. Nothing is kept before ``keep``.
 
         Args:
             deltas: Task, number and bytes of each delta.
@@ -858,13 +858,13 @@ class Harvest:
     parents: Final[memoryview]
     """Per node what its tokens come after (u32, N): its parent, or where a turn's prompt drifted, what is left.
 
-    A root's is itself. A drifted turn (:func:`drift`) has before its own tokens what the model was given in the
+    A root's is itself. A drifted turn (``drift``) has before its own tokens what the model was given in the
     place of its path. Where it forked it hangs below the root and has the whole prompt, none of it trained.
     """
     kinds: Final[memoryview]
     """Per node ``ROOT``, ``PROMPT``, ``TURN``, ``OBSERVATION`` or ``MESSAGE`` (u8, N)."""
     agents: Final[memoryview]
-    """Per node its speaker, as a position in :attr:`names` (u32, N)."""
+    """Per node its speaker, as a position in ``names`` (u32, N)."""
     names: Final[list[str]]
     """Names of agents, common to all trees; the first is empty."""
     offsets: Final[memoryview]
@@ -886,18 +886,18 @@ class Harvest:
     draws: Final[memoryview]
     """Per rollout which sample of its fork point it is (u32, R)."""
     terminations: Final[memoryview]
-    """Per rollout the position of its ending in :class:`trunkline.types.Termination`, or ``GROWING`` (u8, R)."""
+    """Per rollout the position of its ending in ``trunkline.types.Termination``, or ``GROWING`` (u8, R)."""
     segment_leaves: Final[memoryview]
     """Samples that end before their rollout does, because a drifted prompt forked there: the node where (u32, S).
 
-    Packed beside :attr:`leaves`, with the values of :attr:`segment_rollouts`, everything sampled is trained.
+    Packed beside ``leaves``, with the values of ``segment_rollouts``, everything sampled is trained.
     """
     segment_rollouts: Final[memoryview]
     """Per such sample its rollout (u32, S)."""
 
 @final
 class PendingReply:
-    """A reply that can become a turn; :func:`parse_reply` makes it."""
+    """A reply that can become a turn; ``parse_reply`` makes it."""
 
     def append_turn(
         self,
@@ -926,7 +926,7 @@ class PendingReply:
         * ``leaf``: the end of its path when it asked.
         * ``how``: interned model and sampling parameters that it asked with.
         * ``note``: its note on the reply, as JSON. ``alone``: whether nothing else was under way.
-        * ``drift``: policy and limit of :func:`settle_ids`, by which the ids of the prompt are settled where the reply
+        * ``drift``: policy and limit of ``settle_ids``, by which the ids of the prompt are settled where the reply
           was read as exact. A prompt of messages (``sent``) gives no node ids: what it has beyond the last turn's
           prompt and reply is kept with the turn. It goes on with that turn's sample if it begins with all of these, and
           else forks; without a turn before it, it realigns.
@@ -958,7 +958,7 @@ def parse_reply(
     ids of the prompt, unless ``prompt`` (u32) was sent as ids; then the reply may not name others.
 
     Returns:
-        The reply, and the result of :func:`append_reply` for its first choice, whose node is 0.
+        The reply, and the result of ``append_reply`` for its first choice, whose node is 0.
 
     Raises:
         ReplyError: The bytes are no chat completion.
@@ -977,10 +977,10 @@ class Prefix:
     """An exact radix tree over token ids, which stores what token paths share once, in all four columns.
 
     A node is a run of tokens after its parent's. Where a path ends or leaves inside a run, a new node above takes the
-    head and the old one keeps the tail: an id keeps its path for good, until :meth:`reset`. What is stored first stays:
+    head and the old one keeps the tail: an id keeps its path for good, until ``reset``. What is stored first stays:
     equal ids with other log-probabilities, versions or flags are the same tokens.
 
-    Paths are counted: :meth:`insert` and :meth:`fork` add one, :meth:`append` moves one on; nothing takes one away.
+    Paths are counted: ``insert`` and ``fork`` add one, ``append`` moves one on; nothing takes one away.
     For n draws of a prompt, insert it once, fork its node n - 1 times, and append each draw.
     """
 
@@ -1004,8 +1004,8 @@ class Prefix:
         Costs as much as the tokens appended, however deep the node is.
 
         Raises:
-            ArgumentError: No path ends there; :meth:`fork` makes one.
-            TreeError: There is no such node, or as for :meth:`insert`.
+            ArgumentError: No path ends there; ``fork`` makes one.
+            TreeError: There is no such node, or as for ``insert``.
         """
 
     def fork(self, node: int, /) -> None:
@@ -1054,10 +1054,10 @@ class Prefix:
 
 @final
 class PrefixColumns:
-    """Paths of a :class:`Prefix` as a forest with tokens: N nodes, R paths, T tokens; columns as of :class:`Harvest`.
+    """Paths of a ``Prefix`` as a forest with tokens: N nodes, R paths, T tokens; columns as of ``Harvest``.
 
     Every space that has one of the paths is a tree, below a root without tokens. The columns of a forest are arguments
-    of :func:`pack_tree` in their order, and of its siblings.
+    of ``pack_tree`` in their order, and of its siblings.
     """
 
     parents: Final[memoryview]
@@ -1072,7 +1072,7 @@ class PrefixColumns:
 
 @final
 class PrefixMatch:
-    """The part of some ids that is in a :class:`Prefix`."""
+    """The part of some ids that is in a ``Prefix``."""
 
     node: Final[int]
     """The last node of which something matches; the root where nothing does."""
@@ -1082,7 +1082,7 @@ class PrefixMatch:
 
 @final
 class PrefixNode:
-    """One node of a :class:`Prefix`, as read."""
+    """One node of a ``Prefix``, as read."""
 
     parent: Final[int]
     """The node before it; a root is its own. A split gives a node another parent, with a larger id."""
@@ -1155,7 +1155,7 @@ def read_reply(
 
 @final
 class ReplyOptions:
-    """The options of :func:`read_reply`, checked once; without ``ids`` token ids are dropped.
+    """The options of ``read_reply``, checked once; without ``ids`` token ids are dropped.
 
     Raises:
         ArgumentError: An option has a value it cannot have.
@@ -1199,8 +1199,8 @@ def append_reply(
 
     With a ``node`` it replies to the conversation there, and every token must be known: a choice without token ids, or
     without a log-probability for each, makes no turn but a fault that says so; without ids of the prompt (where there
-    is a ``drift``) none makes a turn. ``context`` is the drift of a prompt that was sent as ids (:func:`request_ids`).
-    ``drift`` is policy and limit for the ids of a prompt that the server made, see :func:`settle_ids`; without it a
+    is a ``drift``) none makes a turn. ``context`` is the drift of a prompt that was sent as ids (``request_ids``).
+    ``drift`` is policy and limit for the ids of a prompt that the server made, see ``settle_ids``; without it a
     server that says it was given other ids than were sent is a fault. ``kept`` is ``(turn, tokens, text)`` where the
     prompt continued the first ``tokens`` of an earlier turn at ``node``, which say ``text``: the choices become whole
     turns that begin with them, as they were sampled then. The reply's own text and generated tokens do not include
@@ -1208,7 +1208,7 @@ def append_reply(
 
     Returns:
         ``(choices, prompt, cached, generated, served, estimated)`` with -1 for figures that the server did not report;
-        of ``generated``, ``estimated`` is as in :class:`ParsedReply`. Each choice is ``(content, reasoning, calls,
+        of ``generated``, ``estimated`` is as in ``ParsedReply``. Each choice is ``(content, reasoning, calls,
         finish, node, size, fault)``: calls as (id, name, arguments), the node of its turn and the bytes of its message.
         Where a choice cannot be a turn (more than 1000 tool calls, a message above 16 MiB with its reasoning, more than
         2**20 token ids, a rollout that has ended) its fault says why, and its node is -1.
@@ -1247,7 +1247,7 @@ def settle_ids(tree: CoreTree, node: int, prompt: Buffer | Sequence[int], policy
     """Settle the ids (u32) of a prompt that was, or will be, sent for the conversation at ``node``.
 
     Ids beyond an equal path go to the last of the nodes without ids, none to those before. A prompt that drifts becomes
-    a context (:func:`drift`), by ``policy``: ``bridge`` keeps the path and takes from the prompt what comes after it,
+    a context (``drift``), by ``policy``: ``bridge`` keeps the path and takes from the prompt what comes after it,
     found behind the id that ended each turn (none did if the turn was cut, or says that id before); ``realign``, and a
     bridge that is not found, replaces the rest of the path, but if that is ``limit`` ids or more it forks; ``fork``
     always forks.
@@ -1267,11 +1267,11 @@ def give_ids(tree: CoreTree, node: int, ids: Buffer | Sequence[int], /) -> None:
     """
 
 def drift(tree: CoreTree, policy: str, keep: int, given: TokenBuffer | None = None, /) -> int:
-    """Record that a prompt has only the first ``keep`` ids of its path; returns a context for :meth:`CoreTree.turn`.
+    """Record that a prompt has only the first ``keep`` ids of its path; returns a context for ``CoreTree.turn``.
 
     With ``bridge`` a model is given the path there and below, with ``realign`` and ``fork`` its first ``keep`` ids and
     then ``given`` (None for a bridge, and only there); with ``fork`` a training sample of its own begins there.
-    :func:`harvest` makes samples of the ids given.
+    ``harvest`` makes samples of the ids given.
 
     Raises:
         ArgumentError: A value it cannot have.
@@ -1292,9 +1292,9 @@ class ParsedReply:
     """By their number, or as they came where the server numbers none; empty where it sent an empty list."""
     prompt: Final[int | None]
     cached: Final[int | None]
-    """Of these, tokens the server had cached; never more than :attr:`prompt`."""
+    """Of these, tokens the server had cached; never more than ``prompt``."""
     generated: Final[int | None]
-    """Tokens of all choices; with :attr:`estimated` where the server counts the first of several alone."""
+    """Tokens of all choices; with ``estimated`` where the server counts the first of several alone."""
     estimated: Final[int]
     """Of these, tokens that are estimated: by length, from the first choice."""
     reasoning: Final[int | None]
@@ -1325,7 +1325,7 @@ class ParsedChoice:
     tokens: Final[TokenBuffer]
     """The sampled tokens, none where the server gives no ids, with the uncertainty of the choice in any case.
 
-    Their log-probabilities are :attr:`logprobs` where the choice is :attr:`aligned`, else NaN. The last token of a
+    Their log-probabilities are ``logprobs`` where the choice is ``aligned``, else NaN. The last token of a
     choice that was cut off (``length``) is ``TRUNCATED``. The same object at each access.
     """
     has_ids: Final[bool]
@@ -1339,7 +1339,7 @@ class ParsedChoice:
     """Log-probabilities (f32) in nats of the tokens that the server lists, or None.
 
     From -9999, which stands for zero probability and whatever is below, to 0; NaN where the server does not know
-    one. How many there are is up to the server: see :attr:`aligned`.
+    one. How many there are is up to the server: see ``aligned``.
     """
     entropies: Final[memoryview | None]
     """Entropies (f32) in nats of the same tokens; NaN where not known."""
@@ -1351,7 +1351,7 @@ class ParsedChoice:
         """
 
     def message(self, turn: int, /) -> bytes:
-        """The message for the history in canonical bytes, as :func:`trunkline.llm.messages.assistant` writes it.
+        """The message for the history in canonical bytes, as ``trunkline.llm.messages.assistant`` writes it.
 
         ``turn`` is the index of the model turn on its path, below 36**4, which the ids of its calls are made of.
 
@@ -1455,7 +1455,7 @@ class RequestReader:
 
     Args:
         most: Most bytes of a body.
-        wanted: Names of headers in lower case: those whose values :meth:`take` gives.
+        wanted: Names of headers in lower case: those whose values ``take`` gives.
     """
 
     def __new__(cls, most: int, wanted: Sequence[str]) -> RequestReader: ...
@@ -1504,7 +1504,7 @@ class ExchangeTable:
 
     Requests have numbers of their senders (tokens), connections numbers of the table (slots). Of a request the table
     holds the head and the length of its body: whoever sends keeps the body until it lands or fails. Times are seconds
-    on any clock that never goes back. Methods that return a bool say whether :meth:`tick` has something to give.
+    on any clock that never goes back. Methods that return a bool say whether ``tick`` has something to give.
 
     Args:
         size: Most connections to one origin.
@@ -1540,7 +1540,7 @@ class ExchangeTable:
         Args:
             token: Its number, which no other request has that has no answer yet.
             origin: Where to.
-            head: What :func:`request_head` gave.
+            head: What ``request_head`` gave.
             size: Bytes of its body.
             limit: Seconds for all of it.
             now: The present.
@@ -1637,7 +1637,7 @@ class Ledger:
     def take_back(self, lease: int, spent: dict[str, int], /) -> None:
         """Take back a lease with nothing in flight, with the spending of its ledger; raises the second time.
 
-        A lease with open reservations (``open`` of its ledger is not 0) is for :meth:`settle_lost`.
+        A lease with open reservations (``open`` of its ledger is not 0) is for ``settle_lost``.
         """
 
     def settle_lost(self, lease: int, durable: dict[str, int], unacknowledged: dict[str, int], /) -> None:
@@ -1657,7 +1657,7 @@ class Ledger:
         """Spending, estimates included."""
     @property
     def estimated(self) -> dict[str, int]:
-        """The estimated part of :attr:`spent`."""
+        """The estimated part of ``spent``."""
     @property
     def overshoot(self) -> dict[str, int]:
         """Cost beyond reservations and leases, in the currencies that have a limit."""
@@ -1779,7 +1779,7 @@ class Search:
         """The score of each node against its siblings (f64); infinity for roots."""
     @property
     def in_flight(self) -> memoryview:
-        """Picks in flight through each node (u32), those of :meth:`descend` included."""
+        """Picks in flight through each node (u32), those of ``descend`` included."""
     def descend(self, room: Buffer | Sequence[int], k: int, *, start: int = 0) -> memoryview:
         """Pick ``k`` nodes to expand (u32), each by descending from ``start``; fewer where room is short.
 
@@ -1820,7 +1820,7 @@ def top_turns(
     """Return the ``k`` most uncertain turns (u32), most uncertain first, the earlier of equal ones.
 
     A turn of unknown perplexity is never picked: fewer come back where too few are known. ``perplexities`` (f32) are
-    three numbers a turn, in the order of :attr:`TokenBuffer.perplexity`; NaN where not known. ``region`` is
+    three numbers a turn, in the order of ``TokenBuffer.perplexity``; NaN where not known. ``region`` is
     ``"think"``, ``"tool"`` or ``"all"``; or ``"mixed"``: half of the picks, rounded up, by ``"tool"`` and the rest by
     ``"think"``. With ``duplicates`` ``"mixed"`` picks a turn twice that leads both lists, as ParallelMuse does, else
     the next one.
@@ -1895,7 +1895,7 @@ def branch_rows(
     * ``entropies``: of each row in this round (f64); one that is NaN does not branch.
     * ``baselines``: the first entropy known of each row (f64); NaN where this is the first: it has not changed.
     * ``free``: places left for rollouts of the task.
-    * ``rule``, ``probability`` (0 to 1), ``weight``: as for :func:`branch_probability`.
+    * ``rule``, ``probability`` (0 to 1), ``weight``: as for ``branch_probability``.
     * ``beam``: rows that one row may become in a round, itself included; 1 to 4,096.
     * ``streak``: the last streak returned for this task; 0 at first.
 
@@ -1970,8 +1970,8 @@ def partial_top_up(budget: int, branched: Buffer | Sequence[int], top_k: int, ro
 def presets() -> dict[str, dict[str, str | float | bool]]:
     """Every estimator by name: where its values land (``lands``: ``rows`` or ``nodes``) and its options.
 
-    A preset named after a framework does what that framework does; ``docs/design/estimators.md`` says where each comes
-    from. Options:
+    A preset named after a framework does what that framework does; ``docs/reference/estimators.md`` says where each
+    comes from. Options:
 
     * ``scopes``: which rows are compared. Columns ``group``, ``subgroup``, ``agent``, ``anchor`` joined by ``+`` into a
       scope, or ``subtree`` (every node on the row's path is a group, whether or not the path forks there); several
@@ -2022,9 +2022,9 @@ def estimate(
 
     All columns have one element a row, but for ``parents``. A row is a rollout, or a step or turn of one.
 
-    Values land where they are asked for. :func:`estimate` gives them per row, or per node where
-    ``presets()[preset]["lands"]`` is ``"nodes"``; :func:`to_nodes` takes those of rollouts to nodes, and
-    :func:`to_tokens` either to tokens::
+    Values land where they are asked for. ``estimate`` gives them per row, or per node where
+    ``presets()[preset]["lands"]`` is ``"nodes"``; ``to_nodes`` takes those of rollouts to nodes, and
+    ``to_tokens`` either to tokens::
 
         parents, leaves = step_forest(h.parents, h.kinds, h.leaves)  # of h = harvest(...)
         trees = {"parents": parents, "leaves": leaves}
@@ -2034,7 +2034,7 @@ def estimate(
         tokens, mask = to_tokens(nodes, h.offsets, kept=kept, flags=h.flags)
 
     Args:
-        preset: A key of :func:`presets`.
+        preset: A key of ``presets``.
         rewards: Rewards (f64), -1e100 to 1e100. NaN is unscored: it gives NaN and is in no baseline.
         group: The task (u32, any numbers). Left out: the root that the row's leaf is under. Presets that land on nodes
             use it where they compare rollouts (``arpo_hard``, ``treerl_code``).
@@ -2074,13 +2074,13 @@ def group_advantages(
     Args:
         rewards: Rewards (f64), one a row; NaN is unscored.
         scopes: At least one; of each the columns (u32) that the rows of a group agree in. No column at all: one group.
-        trajectory: As for :func:`estimate`, like ``masked`` and ``tokens``.
+        trajectory: As for ``estimate``, like ``masked`` and ``tokens``.
         masked: Rows that train nothing.
         tokens: Trained tokens of each row.
-        options: As of :func:`presets` but for ``scopes``. Defaults: GRPO as verl has it (``std``, ``ddof=1``,
+        options: As of ``presets`` but for ``scopes``. Defaults: GRPO as verl has it (``std``, ``ddof=1``,
             ``eps=1e-6``), with 0 for a row that is alone.
 
-    Returns and errors are those of :func:`estimate`, one element a row.
+    Returns and errors are those of ``estimate``, one element a row.
     """
 
 def node_values(
@@ -2267,7 +2267,7 @@ def pack_padded(
 ) -> Padded:
     """Rollouts as rectangles: prompts padded on the left, responses on the right, as verl's trainer reads them.
 
-    Arguments, rules and errors are those of :func:`pack_ragged`; ``pad`` is the token id beside the rows. The widths
+    Arguments, rules and errors are those of ``pack_ragged``; ``pad`` is the token id beside the rows. The widths
     are the limits, or where there are none the longest prompt and the longest response.
     """
 
@@ -2294,9 +2294,9 @@ def pack_tree(
 ) -> TreePacked:
     """Trees in rows: what rollouts share stands once, depth first.
 
-    Arguments, rules and errors are those of :func:`pack_ragged`, except for limits and merging.
+    Arguments, rules and errors are those of ``pack_ragged``, except for limits and merging.
 
-    * ``weights`` says what :attr:`TreePacked.weights` are: the share of the tree's exported rollouts that stand at the
+    * ``weights`` says what ``TreePacked.weights`` are: the share of the tree's exported rollouts that stand at the
       token, so that the weighted sum of token losses is the mean of the rollouts' sums; or 1; or how many they are.
     * Values of rollouts become their mean on what they share. That is the same loss where it is linear in the
       advantage: not where a ratio is clipped and the rollouts' advantages have both signs.
@@ -2339,7 +2339,7 @@ class Ragged:
     rows: Final[memoryview]
     """i32, one a rollout of the forest: its row; -1 where it has none."""
     report: Final[dict[str, int]]
-    """What packing left out or changed; see :func:`pack_ragged`."""
+    """What packing left out or changed; see ``pack_ragged``."""
     def unpack(self, row: int, /) -> TokenBuffer:
         """The tokens of a row as the forest has them, without what was cut off."""
 
@@ -2348,7 +2348,7 @@ class Padded:
     """B rows of P + R tokens: prompts that end at place P, responses that start there. Each read makes a copy.
 
     Arrays of two dimensions are views of that shape; one with a side of 0 is one-dimensional and empty. Columns of rows
-    are those of :class:`Ragged`.
+    are those of ``Ragged``.
     """
 
     input_ids: Final[memoryview]
@@ -2386,7 +2386,7 @@ class TreePacked:
     Places (``parents``, ``subtree_ends``, starts and ends of segments) are tokens counted from the row's first, and
     segments are counted from the row's first segment. Token j attends to token i of its row if and only if
     ``i <= j < subtree_ends[i]``, which keeps the trees of a row apart. A segment is what one node has in a row. Columns
-    without a description are those of :class:`Ragged`.
+    without a description are those of ``Ragged``.
     """
 
     offsets: Final[memoryview]

@@ -136,7 +136,7 @@ def _joined(*parts: str) -> str:
 
 
 class _OldNames(msgspec.StructMeta):
-    """Takes ``void``, a name of 0.1, for one release."""
+    """Takes ``void``, a name of the time before 0.1.0, until 0.2."""
 
     def __call__(self, *values: Any, **options: Any) -> Any:
         if "void" in options:
@@ -154,7 +154,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
         model: The model's name, as the endpoint knows it.
         tools: What a turn may call: functions with ``@tool``, tools of ``trunkline.tools``, lists of them, or texts as
             on the command line: ``"python"``, ``"module"``, ``"module:name"`` or ``"file.py:name"``; and
-            :class:`trunkline.MCP`, for the tools of MCP servers.
+            ``trunkline.MCP``, for the tools of MCP servers.
         system: System prompt; none is sent when empty.
         sampling: Sampling parameters of every turn.
         max_turns: Model turns a rollout may take before it ends as ``max_turns``.
@@ -164,17 +164,17 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
         llm: The name of the LLM that it asks, where a run has several; that without a name when empty.
         dialect: How tools are spoken about: ``native`` (tool calls of chat completions), ``hermes`` (``<tool_call>`` in
             the text), ``search-r1`` (``<search>`` in the text), or an object with the members of
-            :class:`trunkline.llm.dialects.base.Dialect`.
+            ``trunkline.llm.dialects.base.Dialect``.
         malformed: How a tool call whose JSON is broken is treated: ``return`` tells the model what is wrong,
             ``repair`` repairs it where possible (needs the repair extra), and the observation says so.
         on_void_turn: What happens after a turn in which the dialect reads neither a call nor an answer: ``tell`` tells
             the model, which continues; ``stop`` ends the rollout as ``filtered`` (see ``trunkline.filters.VoidTurns``).
         environment: What makes the environment that tools of a rollout work on: a class derived from
-            :class:`~trunkline.tools.environment.Environment`, or a function without arguments that returns one; or its
+            ``Environment``, or a function without arguments that returns one; or its
             name, ``"module:Class"``. In a program all agents share that of the run's agent. None: the sandbox that
             ``tools.python``, ``tools.shell`` and ``tools.files`` bring along, if one of them is among the tools.
         before_tool: A function, ``async`` or not, that is given each call of the model before it runs, as a
-            :class:`trunkline.tools.ToolRequest`, or its name, ``"module:function"``. It returns the call, the call with
+            ``trunkline.tools.ToolRequest``, or its name, ``"module:function"``. It returns the call, the call with
             other arguments, or a text that the model reads in place of a result. The calls of a turn come in call
             order, before any of them runs; 60 seconds each. An exception in it ends the rollout as ``tool_error``.
 

@@ -156,7 +156,7 @@ class RunFailed(TrunklineError):
 
     Args:
         message: How many broke, the most frequent causes, and how to retry them.
-        run: The run, a :class:`trunkline.Run`, with all that did not break.
+        run: The run, a ``trunkline.Run``, with all that did not break.
     """
 
     def __init__(self, message: str, run: Any) -> None:
@@ -199,7 +199,7 @@ class LLMError(RolloutError):
     """The model gave no usable reply within its attempts.
 
     Args:
-        message: See :class:`RolloutError`, as for ``attempts`` and ``retryable``.
+        message: See ``RolloutError``, as for ``attempts`` and ``retryable``.
         endpoint: The endpoint that was asked last, as replies name it; empty if unknown.
         tries: What came of each attempt, a line each, as safe to print.
         evidence: The beginning of the last answer, likewise; empty without one.

@@ -86,7 +86,8 @@ def search(query: str) -> str:
     return f"{query}: 206073"
 '''
 PRICED = r"""trunkline run questions.jsonl --model qwen3-8b --base-url http://localhost:8000/v1 \
-    --base-url http://localhost:8001/v1 --tools mytools:search --dialect hermes --malformed repair --rpm 6000 --tpm 2000000 \
+    --base-url http://localhost:8001/v1 --tools mytools:search --dialect hermes --malformed repair \
+    --rpm 6000 --tpm 2000000 \
     --price prompt=0.15,cached=0.075,generated=0.6 --seed 7 --cache answers.cache --out runs/priced.run
 trunkline show runs/priced.run --calls
 """
@@ -126,7 +127,7 @@ def test_a_priced_run_over_two_servers_says_what_it_cost(tmp_path: Path):
     assert (tmp_path / "answers.cache").is_file()
 
 
-TEAM = """
+TEAM = r"""
 class Research(tl.Team):
     verifier = tl.Role(
         prompt="{question}\n{notes}\nEnough? <verify>yes</verify> or <verify>no</verify>", slots=["notes"]

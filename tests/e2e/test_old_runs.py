@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import importlib
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from commands import Done, trunkline
-from old_runs import FIGURES, digests, dotted, figures, names, unpack, write_questions
+from old_runs import FIGURES, begun, digests, dotted, figures, names, unpack, write_questions
 from resuming import undo
 from sim_engine import SimEngine
 
@@ -50,12 +48,6 @@ def corpus(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def said(done: Done) -> str:
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def begun(path: Path) -> dict[int, bytes]:
-    """What has grown in a run, by its numbers."""
-    with closing(sqlite3.connect(path)) as connection:
-        return dict(connection.execute("SELECT delta, data FROM deltas"))
 
 
 def test_there_are_figures_of_every_file() -> None:

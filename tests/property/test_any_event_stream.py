@@ -244,9 +244,9 @@ def test_a_damaged_file_is_one_clear_error_behind_what_is_whole(tmp_path: Path, 
     assert str(caught.value).isprintable()
 
 
-def test_the_guide_lists_each_kind_with_its_fields():
+def test_the_reference_lists_each_kind_with_its_fields():
     table = re.findall(
-        r"^\| `(\w+)` \| .* \| (.*) \|$", (ROOT / "docs/guide/events.md").read_text("utf-8"), re.MULTILINE
+        r"^\| `(\w+)` \| .* \| (.*) \|$", (ROOT / "docs/reference/events.md").read_text("utf-8"), re.MULTILINE
     )
     public = [getattr(tl.observability, name) for name in tl.observability.__all__]
     structs = [one for one in public if isinstance(one, type) and issubclass(one, RunEvent) and one is not RunEvent]

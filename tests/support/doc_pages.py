@@ -27,7 +27,24 @@ PORT = "8000"
 _FENCE = re.compile(r"```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?")
 _MARK = re.compile(r"<!-- (?P<name>not run|needs|exits|output|continues)(?:: (?P<value>.+))? -->")
 _SERVED = re.compile(r"--port (\d+)[^\n]*&\s*(?:#.*)?$", re.MULTILINE)
-_PRESENT = "import importlib.util as u, sys; print(*[m for m in sys.argv[1:] if u.find_spec(m)])"
+_INSTALL = re.compile(r"^pip install .*$", re.MULTILINE)
+_PRESENT = """
+import importlib.util, sys
+
+def there(name):
+    if name != "sandbox":
+        return importlib.util.find_spec(name) is not None
+    import trunkline
+    try:
+        trunkline.environments.Sandbox()
+    except trunkline.errors.ConfigError:
+        return False
+    return True
+
+print(*filter(there, sys.argv[1:]))
+"""
+"""Says which of some modules are there; ``sandbox`` stands for a machine that can confine code."""
+
 _WAIT = "for _ in $(seq 600); do (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && break; sleep 0.1; done"
 
 
@@ -109,6 +126,8 @@ def run(page: Path, folder: Path, *, port: int | None = None, python: str = sys.
         python: The interpreter of the environment.
     """
     steps = [block for block in blocks(page.read_text("utf-8")) if block.runs]
+    if port is None:
+        _install(steps, python)
     wanted = {module for block in steps for module in _modules(block)}
     present = set(subprocess.check_output([python, "-c", _PRESENT, *sorted(wanted)], text=True).split())
     kept_back = []
@@ -140,13 +159,20 @@ def run(page: Path, folder: Path, *, port: int | None = None, python: str = sys.
     return _played(files, folder, python, kept_back)
 
 
+def _install(steps: Iterable[Block], python: str) -> None:
+    """Install what a page installs before it is asked which modules are there."""
+    for block in steps:
+        for line in _INSTALL.findall(block.text) if block.language == "sh" and not block.marks else ():
+            subprocess.run([python, "-m", *shlex.split(line)], check=True, stdout=subprocess.DEVNULL)
+
+
 def _modules(block: Block) -> list[str]:
     return [module.strip() for module in block.marks.get("needs", "").split(",") if module.strip()]
 
 
 def _beside_others(text: str, port: int) -> str:
     text = re.sub(rf"(localhost:|127\.0\.0\.1:|--port ){PORT}\b", rf"\g<1>{port}", text)
-    return re.sub(r"^pip install .*$", ":", text, flags=re.MULTILINE)
+    return _INSTALL.sub(":", text)
 
 
 def _command(text: str, code: str | None) -> list[str]:

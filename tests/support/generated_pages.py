@@ -28,8 +28,10 @@ from trunkline.cli.app import app
 from trunkline.sim.server.options import option_parser
 
 REFERENCE = ROOT / "docs" / "reference"
+DECISIONS = ROOT / "docs" / "decisions"
 _MADE = "<!-- Made by tests/support/generated_pages.py. -->"
 
+_DATES = re.compile(r"^\*Decided (\d{4}-\d\d-\d\d)(?:; last changed (\d{4}-\d\d-\d\d))?\b", re.MULTILINE)
 _ABOUT_ERRORS = """\
 Every error that reaches a caller is a class of `tl.errors`; `tl.runs.Interrupted` alone is a `KeyboardInterrupt`.
 A message says what is wrong, the value, and what to do. In the lists below … stands for a value.
@@ -73,6 +75,7 @@ def makers() -> dict[Path, Callable[[], str]]:
     """What makes the text of each page, by its path."""
     groups = [name for name in tl.__all__ if isinstance(getattr(tl, name), ModuleType)]
     pages = {REFERENCE / "cli.md": _command_line, REFERENCE / "errors.md": _errors}
+    pages[DECISIONS / "index.md"] = _decisions
     pages[REFERENCE / "api" / "trunkline.md"] = partial(_api_of_all, groups)
     return pages | {REFERENCE / "api" / f"{group}.md": partial(_api_of, group) for group in groups}
 
@@ -141,6 +144,22 @@ def _escaped(text: str) -> str:
     return f"{ticks}{' ' if ticks == '``' else ''}{line}{' ' if ticks == '``' else ''}{ticks}"
 
 
+def _decisions() -> str:
+    text = [
+        "# Decisions\n",
+        _MADE + "\n",
+        "What was decided, what was rejected and why, and the figures that were measured, a page each.\n",
+        "| decision | decided | last changed |\n| --- | --- | --- |",
+    ]
+    for page in sorted(DECISIONS.glob("*.md")):
+        if page.name != "index.md":
+            title, _, rest = page.read_text("utf-8").partition("\n")
+            dates = _DATES.search(rest)
+            assert dates, f"{page}: the line under the title must be *Decided DATE; last changed DATE. ...*"
+            text.append(f"| [{title.removeprefix('# ')}]({page.name}) | {dates[1]} | {dates[2] or dates[1]} |")
+    return "\n".join(text) + "\n"
+
+
 def _command_line() -> str:
     text = ["# Command line\n", _MADE + "\n", inspect.cleandoc(app.help or "").replace("\n\n", "\n\n") + "\n"]
     context = click.Context(app, info_name="trunkline", max_content_width=100, terminal_width=100)
@@ -196,13 +215,14 @@ class _Tables(click.HelpFormatter):
 
 
 def _cell(name: str) -> str:
-    """An option in a table, whose cells end at a bar even in code."""
-    return f"<code>{html.escape(name).replace('|', '&#124;')}</code>"
+    """An option as code in a table, whose cells end at a bar even there."""
+    return f"<code>{_prose(name)}</code>"
 
 
 def _prose(text: str) -> str:
     """A line of help as Markdown, in which nothing is markup."""
-    return re.sub(r"([\\`*_<>\[\]|])", r"\\\1", " ".join(text.split()))
+    line = html.escape(" ".join(text.split()), quote=False)
+    return re.sub(r"[\\`*_\[\]|]", lambda sign: f"&#{ord(sign[0])};", line)
 
 
 def not_rendered(site: Path) -> list[str]:

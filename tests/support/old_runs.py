@@ -119,6 +119,12 @@ def digests(path: Path) -> dict[str, str]:
     return {tree.task.id: tree.digest() for tree in trees if len(tree.nodes) > 1}
 
 
+def begun(path: Path) -> dict[int, bytes]:
+    """What has grown in a run, by its numbers."""
+    with closing(sqlite3.connect(path)) as connection:
+        return dict(connection.execute("SELECT delta, data FROM deltas"))
+
+
 def _said(folder: Path, *arguments: str) -> str:
     done = trunkline(folder, *arguments)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""A strategy as a user writes it; the design page shows it."""
+"""A strategy as a user writes it; docs/how-to/strategies.md shows it."""
 
 import msgspec
 

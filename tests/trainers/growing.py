@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import doc_pages
 from places import ROOT
 from playing import Chatter, look, number
 
@@ -67,8 +67,12 @@ def prompts(count: int) -> list[list[dict[str, str]]]:
     ]
 
 
-def printed(word: str) -> str:
-    """The script of the trainers' guide in which a word stands."""
-    guide = (ROOT / "docs" / "guide" / "trainers.md").read_text()
-    (found,) = [one for one in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if word in one]
-    return str(found)
+def printed(word: str, page: str = "trainers") -> str:
+    """The block of a how-to in which a word stands."""
+    (found,) = [block.text for block in doc_pages.blocks(how_to(page)) if word in block.text]
+    return found
+
+
+def how_to(page: str) -> str:
+    """The text of a how-to."""
+    return (ROOT / "docs" / "how-to" / f"{page}.md").read_text()

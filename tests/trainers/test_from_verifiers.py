@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import doc_pages
 import pytest
 from commands import trunkline
 from foreign import message, serving
@@ -281,26 +283,17 @@ def test_the_chat_loop_of_the_package_is_a_program_of_its_own():
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
-def test_the_guide(tmp_path: Path):
-    script, module = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs/guide/verifiers.md").read_text("utf-8"), re.DOTALL
+def test_the_page(tmp_path: Path):
+    (folder := tmp_path / "page").mkdir()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    done = doc_pages.run(ROOT / "docs/how-to/verifiers.md", folder, port=port)
+    assert (done.code, done.kept_back) == (0, []), done.output
+    assert len(re.findall(r"^\(0, \d\) [01]\.0 \{'words': \d+\.0\}$", done.output, re.MULTILINE)) == 4, (
+        "with its metric"
     )
-    (tmp_path / "counting.py").write_text(module, "utf-8")
-    with serving(lambda body: message(str(body["seed"] % 3))) as server:
-        script = script.replace("http://localhost:8000/v1", server.url).replace("limit=100", "limit=1")
-        (tmp_path / "play.py").write_text(script.replace("trees=2, forks=2", "trees=1, forks=1"), "utf-8")
-        path = environment()["PYTHONPATH"] + f":{tmp_path}"
-        done = subprocess.run(
-            [sys.executable, "play.py"],
-            cwd=tmp_path,
-            env=environment() | {"PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=500,
-        )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("{'words': 1.0}") == 2, "a metric of the environment"
+    assert "part words" in done.output
 
 
 @pytest.mark.timeout(600)

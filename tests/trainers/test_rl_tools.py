@@ -386,6 +386,10 @@ def test_a_report_of_made_up_results_has_every_part():
     assert any(line.startswith("quarter_chains: not shown") for line in c)
     assert any(line.startswith("quarter_trees - quarter_chains: +0.") and "trees made more." in line for line in c)
     assert any("2 contrasts): chains_avoid - chains, greedy." in line for line in d)
+    # The made-up runs end after 20 tokens, in the first part of the budget: half of them at an accuracy of 1.
+    assert [line for line in b if line.startswith(("| 0 to", "| 20,000"))] == [
+        "| 0 to 20,000 | 0.500 | 0.500 | 0.500 | 0.500 | +0.000 | +0.000 to +0.000 |"
+    ]
     drawn = analyse.drawing(analyse.by_arm(records, "b"))
     assert drawn.count("<polyline") == 6 + 4 * 13
 

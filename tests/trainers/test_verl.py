@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import re
 import subprocess
 import sys
 import tomllib
@@ -23,7 +22,6 @@ from frameworks import MARKS, load
 from growing import ROLLOUTS, Sampler, printed, prompts
 from hypothesis import given, settings
 from live_server import serving
-from places import ROOT
 from playing import agent, lengthy, tasks
 from random_trees import random_tree
 from tiny import ends, policy, tiny_model
@@ -102,17 +100,36 @@ def test_the_loss_of_a_batch_in_verl_is_that_of_its_rows_one_by_one():
         assert float((value.grad - padded[name]).abs().max()) < 1e-5 * largest, name
 
 
-def test_the_step_of_the_guide_finds_the_log_probabilities_of_the_rollouts(tmp_path: Path):
+def step(model: Any, optimizer: Any, trees: list[Tree]) -> tuple[float, float]:
+    """Take a step as verl's actor does; returns the loss, and how far log-probabilities are from the rollouts'."""
+    batch = tl.train.batch(trees, estimator="tree_grpo", shared="repeat", censored="mask")
+    proto = ours.data_proto(batch, max_prompt=1024, max_response=2048, long_prompt="drop", long_response="cut")
+    given = {name: proto.batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
+    responses, mask = proto.batch["responses"], proto.batch["response_mask"]
+    logits = model(**given).logits[:, -responses.shape[1] - 1 : -1]
+    logprobs = logits.log_softmax(-1).gather(2, responses[..., None])[..., 0]
+    loss, _ = core_algos.compute_policy_loss_vanilla(
+        old_log_prob=proto.batch["rollout_log_probs"],
+        log_prob=logprobs,
+        advantages=proto.batch["advantages"],
+        response_mask=mask,
+        config=configs.ActorConfig(strategy="fsdp", rollout_n=6, ppo_micro_batch_size_per_gpu=1),
+    )
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item(), ((logprobs - proto.batch["rollout_log_probs"]) * mask).abs().max().item()
+
+
+def test_a_step_of_verl_finds_the_log_probabilities_of_the_rollouts(tmp_path: Path):
     live, tokenizer = policy(tmp_path)
-    scope: dict[str, Any] = {}
-    exec(printed("def step("), scope)
     optimizer = torch.optim.SGD(live.parameters(), lr=0.05)
     with serving(live, tokenizer, ends=ends(tokenizer)) as server:
         llm = tl.LLM(server.url, tokens=tl.TokenMode(api="completions", tokenizer=str(tmp_path)))
         for number in range(2):
             run = tl.run(agent(), tasks(4), llm=llm, strategy=tl.TreeGRPO(2, 2, 1), reward=lengthy, seed=number)
             with server.update():
-                loss, difference = scope["step"](live, optimizer, list(run))
+                loss, difference = step(live, optimizer, list(run))
             print(f"\nverl {version('verl')} | log-probabilities of step {number} | {difference:.1e}")
             assert loss != 0
             assert difference < 1e-5
@@ -454,9 +471,8 @@ def test_the_rollouts_of_the_guide_are_made_as_its_command_says(
 ):
     (tmp_path / "my_rollouts.py").write_text(printed("def grow("))
     monkeypatch.syspath_prepend(tmp_path)
-    guide = (ROOT / "docs" / "guide" / "trainers.md").read_text()
-    (command,) = re.findall(r"python -m verl.trainer.main_ppo (.*?)```", guide, re.DOTALL)
-    config = composed(model[0], *command.replace("\\\n", " ").split())
+    command = printed("python -m verl.trainer.main_ppo ").replace("\\\n", " ").split()[3:]
+    config = composed(model[0], *command)
     sampler = Sampler(model[1])
     manager = ours.AgentLoopManager.create(config, Client(sampler), None, [])
     asked = submitted(queue, manager, "train")

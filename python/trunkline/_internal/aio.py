@@ -163,7 +163,7 @@ class Timer(Protocol):
 
 
 class InterruptibleSleep:
-    """Lets one task wait for a time that :meth:`wake` may cut short."""
+    """Lets one task wait for a time that ``wake`` may cut short."""
 
     def __init__(self, sleep: Callable[[float], Awaitable[object]]) -> None:
         self._sleep = sleep
@@ -336,7 +336,7 @@ class LoopTask(Generic[T]):
 
 
 class LoopThread:
-    """A thread that runs an event loop until :meth:`close`; the kernel ends child processes it started with it."""
+    """A thread that runs an event loop until ``close``; the kernel ends child processes it started with it."""
 
     def __init__(self, name: str) -> None:
         self._loop = uvloop.new_event_loop()

@@ -19,7 +19,7 @@ def exports(package: str, homes: str, renamed: Mapping[str, str] | None = None) 
         package: Its ``__name__``.
         homes: Lines of a module below ``trunkline`` and its public names; ``name=other`` is called ``other`` there, and
             ``name=`` is the module itself.
-        renamed: New dotted names below ``trunkline`` by old ones, which lead on for one release.
+        renamed: New dotted names below ``trunkline`` by old ones, which lead on until 0.2.
     """
     found: dict[str, tuple[str, str]] = {}
     for line in filter(None, homes.split("\n")):

@@ -91,7 +91,7 @@ def end_worker_processes(mark: str) -> None:
 
 
 def make_folder(prefix: str) -> tuple[str, int]:
-    """Make a temporary folder and a lock; no :func:`sweep` removes it until this process closes the lock or ends."""
+    """Make a temporary folder and a lock; no ``sweep`` removes it until this process closes the lock or ends."""
     while True:
         folder = tempfile.mkdtemp(prefix=prefix, suffix=_SUFFIX)
         lock = -1

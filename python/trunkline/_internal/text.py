@@ -198,7 +198,7 @@ def is_secret(name: str) -> bool:
 
 
 def redact(value: JSON) -> JSON:
-    """Return a copy of a JSON value :func:`without_secrets`, and without the texts that stand under a secret's name."""
+    """Return a copy of a JSON value ``without_secrets``, and without the texts that stand under a secret's name."""
     if isinstance(value, dict):
         return {
             without_secrets(name): HIDDEN if _SECRET.search(name) and isinstance(item, str) and item else redact(item)

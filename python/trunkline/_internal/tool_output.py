@@ -46,7 +46,7 @@ class OutputLimit:
 
     @property
     def waits(self) -> bool:
-        """Whether :meth:`settle` has something to say."""
+        """Whether ``settle`` has something to say."""
         return bool(self._line or self._dropped)
 
     def take(self, data: bytes) -> str:

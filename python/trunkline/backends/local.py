@@ -37,7 +37,7 @@ _LAST_WORDS = 0.5
 
 
 class WorkerProcess:
-    """A worker process and the channel to it; make it with :meth:`start`."""
+    """A worker process and the channel to it; make it with ``start``."""
 
     def __init__(self, number: int, child: Child, deliver: Callable[[int, Event], None]) -> None:
         self.number = number

@@ -32,7 +32,7 @@ _KNOCK_WITHIN = 10.0
 
 
 class Joined(NamedTuple):
-    """How a connection came about: made just now, so with the ``runtime_env`` given; ours to :func:`leave`."""
+    """How a connection came about: made just now, so with the ``runtime_env`` given; ours to ``leave``."""
 
     made: bool
     ours: bool
@@ -140,7 +140,7 @@ def load() -> ModuleType:
 
 
 async def join(address: str | None, workers: int, runtime_env: Mapping[str, Any] | None = None) -> Joined:
-    """Connect this process to a Ray cluster, if it is not connected; :func:`leave` undoes it."""
+    """Connect this process to a Ray cluster, if it is not connected; ``leave`` undoes it."""
     joined: Joined = await _attendant.do(_connection.join, address, workers, runtime_env)
     return joined
 

@@ -32,6 +32,7 @@ _COMMANDS = {
     "ctl": ("trunkline.cli.view:ctl", "Drain or stop a run that is under way."),
     "check": ("trunkline.cli.show:check", "Re-derive every row of a run from its deltas."),
     "recover": ("trunkline.cli.show:recover", "Write what is whole of a damaged run into a new file."),
+    "migrate": ("trunkline.cli.show:migrate", "Bring a run file of an earlier version to the present one."),
     "score": ("trunkline.cli.post:score", "Score a finished run again, by another reward."),
     "report": ("trunkline.cli.post:report", "Write what each try came to into a run that is over."),
     "answers": ("trunkline.cli.post:answers", "Make one answer of what the tries of each question answered."),
@@ -198,7 +199,7 @@ def _unraisable(lost: sys.UnraisableHookArgs) -> None:
 
 
 def _send_again(thread: int, signum: int) -> None:
-    """Send a signal to a thread once it is out of :func:`_unraisable`, where it would be lost again."""
+    """Send a signal to a thread once it is out of ``_unraisable``, where it would be lost again."""
     frame: FrameType | None
     while True:
         time.sleep(_AGAIN)

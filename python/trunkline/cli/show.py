@@ -42,8 +42,10 @@ from trunkline.cli.tree_view import picture
 from trunkline.cli.tries import TryFilter, check_choice, show_transcript, show_tries
 from trunkline.scoring.confidence import CONFIDENCES, entropy
 from trunkline.store.log import refuse
+from trunkline.store.migrate import migrate as bring_up
 from trunkline.store.reader import RunReader
 from trunkline.store.recover import recover as salvage
+from trunkline.store.schema import SCHEMA_VERSION
 from trunkline.store.state import rescorings
 from trunkline.store.stats.compare import compare as compared
 from trunkline.store.stats.metrics import calibrated, run_metrics
@@ -370,3 +372,22 @@ def recover(run: str, out: str) -> None:
     put(f"{printable(out)}: {counted(found.tasks, 'task')}, {found.finished:,} finished{more}")
     if found.finished < found.tasks:
         tell(f"go on with it: trunkline resume {shlex.quote(out)}")
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.argument("out", type=click.Path(), required=False)
+def migrate(run: str, out: str | None) -> None:
+    """Bring RUN, a run file of an earlier version, to the present one: in its place, or in the new file OUT.
+
+    The original is kept; without OUT it is renamed RUN.1, RUN.2 and so on. A file of the present version is left alone.
+    """
+    with telling(f"checking all of {run}", run):
+        found = bring_up(run, out)
+    if found is None:
+        put(f"{printable(run)}: of the present version (schema {SCHEMA_VERSION}), nothing to migrate")
+        return
+    put(
+        f"{printable(str(found.path))}: schema {SCHEMA_VERSION}, every row with its checksum; the original "
+        f"(schema {found.schema}) is {printable(str(found.kept))}"
+    )

@@ -97,17 +97,17 @@ class AgentsEvery(Observer):
         self._thread.shutdown()
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         self._agent, self._since = job.agent.name, time.monotonic()
 
     def committed(self, worker_id: int, batch: Batch, seconds: float) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         for delta in batch.deltas:
             self._calls.extend((delta.task, call) for call in delta.calls)
             self._uses.extend((delta.task, use) for use in delta.tools)
 
     def completed(self, done: Done) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         self._done.append(done.task)
         if len(self._done) == self._every:
             now = time.monotonic()
@@ -130,7 +130,7 @@ class AgentsEvery(Observer):
 
 
 def watching_options(command: F) -> F:
-    """Add the options of :func:`watching` to a command."""
+    """Add the options of ``watching`` to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -138,7 +138,7 @@ def watching_options(command: F) -> F:
 
 @contextlib.contextmanager
 def watching(given: dict[str, Any]) -> Iterator[Options]:
-    """Yield the options of a run that :func:`watching_options` found; meanwhile warnings go to standard error."""
+    """Yield the options of a run that ``watching_options`` found; meanwhile warnings go to standard error."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(say_to_stderr())
         if given["log"] is not None:

@@ -1,7 +1,7 @@
 """The library under names and signatures that other projects' examples use.
 
-:func:`run_parallel_rollouts` tries one question many times, :func:`agentic_loop` plays one conversation to its end, and
-:func:`aggregate_results` or :func:`integrate` make one answer of the results, which are plain JSON data.
+``run_parallel_rollouts`` tries one question many times, ``agentic_loop`` plays one conversation to its end, and
+``aggregate_results`` or ``integrate`` make one answer of the results, which are plain JSON data.
 """
 
 from trunkline.compat.aggregate import Node, aggregate_results, integrate

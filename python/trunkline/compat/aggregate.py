@@ -134,7 +134,7 @@ _log = logging.getLogger("trunkline.compat")
 
 
 def aggregate_results(rollout_results: Sequence[Mapping[str, Any]], question: str) -> str:
-    """The answer with the most weight behind it, by the rules of :class:`trunkline.aggregators.WeightedVote`.
+    """The answer with the most weight behind it, by the rules of ``trunkline.aggregators.WeightedVote``.
 
     A result weighs its ``confidence`` times its ``reward``, of which one below 0 counts as 0. A result without one of
     the two counts as the mean of the others there, and where none has one, or all have 0, it changes nothing. Where all
@@ -143,7 +143,7 @@ def aggregate_results(rollout_results: Sequence[Mapping[str, Any]], question: st
     no difference. The spelling is the most frequent one.
 
     Args:
-        rollout_results: What :func:`run_parallel_rollouts` returned, or dicts like it: of each, ``answer`` (or
+        rollout_results: What ``run_parallel_rollouts`` returned, or dicts like it: of each, ``answer`` (or
             ``final_answer``), ``confidence``, ``reward`` and ``termination`` are read where they are there. Results
             without an answer do not vote, and neither do those that failed or were cut.
         question: What was asked; a vote does not need it.
@@ -175,7 +175,7 @@ async def integrate(
     Where there is one answer or none, nothing is sent. The order of the results makes no difference to what is asked.
 
     Args:
-        rollout_results: As :func:`aggregate_results` takes them; reports are in ``compressed_reasoning``, conversations
+        rollout_results: As ``aggregate_results`` takes them; reports are in ``compressed_reasoning``, conversations
             in ``messages``.
         question: What was asked.
         client: An ``AsyncOpenAI`` client, through which every request goes.

@@ -1,4 +1,4 @@
-"""The functions of :mod:`trunkline.compat` under the name that they were documented by first."""
+"""The functions of ``trunkline.compat`` under the name that they were documented by first."""
 
 from __future__ import annotations
 

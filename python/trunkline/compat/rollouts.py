@@ -129,9 +129,9 @@ def result_of(rollout: Trajectory, broken: str = "") -> dict[str, Any]:
 
         * ``messages``: the conversation from the first prompt to the end, in the OpenAI form.
         * ``answer``: the final answer, or None; ``final_answer`` is the same.
-        * ``termination``: why it ended, a value of :class:`trunkline.Termination`; ``answer`` where it has one.
+        * ``termination``: why it ended, a value of ``trunkline.Termination``; ``answer`` where it has one.
         * ``error``: what went wrong, one printable line, or None.
-        * ``usage``: what its own calls cost, the fields of :class:`trunkline.runs.Usage`.
+        * ``usage``: what its own calls cost, the fields of ``trunkline.runs.Usage``.
         * ``confidence``: how sure the model was of the tokens of its last turn, from 0 to 1: the geometric mean of
           their probabilities, or where the server gives no token ids, one over their perplexity by the likeliest
           tokens. None where it gave neither; ask with ``logprobs=True`` and ``top_logprobs`` of at least 2.
@@ -185,12 +185,12 @@ async def agentic_loop(
         model: The model's name, as its endpoint knows it.
         tools: Tool definitions in the OpenAI form, and objects made with ``@tool``; None for no tools.
         max_iterations: Model turns before it ends as ``max_turns``.
-        **kwargs: As for :func:`run_parallel_rollouts`, without ``strategy``. ``trajectory_id``: a text or a whole
+        **kwargs: As for ``run_parallel_rollouts``, without ``strategy``. ``trajectory_id``: a text or a whole
             number that names the conversation. It is the id of the task in a run file, and so part of all seeds: with
             one ``seed``, conversations of other ids draw otherwise.
 
     Returns:
-        The rollout, as :func:`~trunkline.compat.rollouts.result_of` describes it, with ``trajectory_id`` where it was
+        The rollout, as ``result_of`` describes it, with ``trajectory_id`` where it was
         given. One that failed has its reason in ``error``.
 
     Raises:
@@ -226,7 +226,7 @@ async def run_parallel_rollouts(
             * ``tool_functions``: what implements the definitions, ``{name: function}``, sync (run in threads) or async.
               A call of a definition without one is answered with a sentence that says so, and warned of once.
             * ``system``: a system prompt. ``max_iterations``: model turns of a try, 30. ``max_tool_calls``,
-              ``dialect``, ``malformed``: as of :class:`trunkline.Agent`.
+              ``dialect``, ``malformed``: as of ``trunkline.Agent``.
             * ``temperature``, ``top_p``, ``max_tokens``, ``stop``, ``presence_penalty``, ``frequency_penalty``,
               ``logprobs``, ``top_logprobs``: as the SDK has them. ``logprobs=True, top_logprobs=5`` gives results a
               confidence.
@@ -235,12 +235,12 @@ async def run_parallel_rollouts(
               what is in ``extra_body``, a dict.
             * ``seed``: seed of all draws; drawn at random when None. ``strategy``: where tries start, in place of
               ``Chain(num_rollouts)``; it must make as many. ``reward`` and ``reference``: a reward function, and the
-              reference answers that it compares with. ``budget``, ``cache``: as of :func:`trunkline.run`.
+              reference answers that it compares with. ``budget``, ``cache``: as of ``trunkline.run``.
             * ``out``: path of a run file to keep, for ``trunkline show`` and training; nothing stays on disk without.
             * ``max_concurrency``: requests in flight at once, 64.
 
     Returns:
-        One dict for each try, in their order, as :func:`~trunkline.compat.rollouts.result_of` describes
+        One dict for each try, in their order, as ``result_of`` describes
         it. Should the endpoint begin to refuse every request, unfinished tries are among them as ``lost``.
 
     Raises:

@@ -97,7 +97,7 @@ def ask(path: str | Path, action: str) -> dict[str, Any]:
             after Ctrl-C. ``stop``: they are not waited for, as after a second Ctrl-C. ``progress``: neither.
 
     Returns:
-        Counts of :class:`~trunkline.Progress`, the median ``latency`` of the latest calls in seconds, and ``asked``:
+        Counts of ``Progress``, the median ``latency`` of the latest calls in seconds, and ``asked``:
         the last action that was asked for, or an empty text.
 
     Raises:

@@ -142,7 +142,7 @@ class Controller:
         self._inbox.wake()
 
     def stop_soon(self, *, at_once: bool = False) -> None:
-        """Like :meth:`stop`, from another thread; ``at_once`` cancels the run instead."""
+        """Like ``stop``, from another thread; ``at_once`` cancels the run instead."""
         if self._loop is None or self._task is None:
             self.stopped = True
         else:

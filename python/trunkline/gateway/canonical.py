@@ -33,7 +33,7 @@ class RequestMasks:
     """Regular expressions of texts that are equal for matching, whatever they are.
 
     Args:
-        patterns: The expressions, as :mod:`re` reads them.
+        patterns: The expressions, as ``re`` reads them.
         texts: Texts that are covered wherever they stand.
 
     Raises:
@@ -91,7 +91,7 @@ class FormReader:
         """Return a message's form: role, text, calls by name and parsed arguments, and which call it answers.
 
         Args:
-            message: A chat message, whose role and text :func:`trunkline.llm.messages.check` accepts.
+            message: A chat message, whose role and text ``trunkline.llm.messages.check`` accepts.
 
         Returns:
             The form with what masks cover replaced, and without; which call the message answers, by its place among all

@@ -68,7 +68,7 @@ class ConnectionHandler(Protocol):
         ...
 
     def admit(self, connection: AgentConnection, target: str, size: int | None) -> None:
-        """Have a body that is not small read by :meth:`AgentConnection.body` once it may be, or refuse it."""
+        """Have a body that is not small read by ``AgentConnection.body`` once it may be, or refuse it."""
         ...
 
     def serve(self, connection: AgentConnection, request: HttpRequest) -> None:
@@ -179,7 +179,7 @@ class AgentConnection(asyncio.Protocol):
             self._transport.write(self._framed(piece))
 
     def end_stream(self, pieces: Iterable[bytes], sent: Callable[[], None] | None = None) -> None:
-        """Write the rest of a stream; ``sent`` is as for :meth:`reply`."""
+        """Write the rest of a stream; ``sent`` is as for ``reply``."""
         self._sent = sent
         self._write(self._chunks(pieces))
 

@@ -132,7 +132,7 @@ class ServedRollout:
 
 
 class WaitingCall:
-    """A request of an agent whose reply is being made; see :class:`GatewayCall`."""
+    """A request of an agent whose reply is being made; see ``GatewayCall``."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class Gateway:
 
     @contextmanager
     def serving(self, secret: str, session: GatewaySession, origin: str = "") -> Iterator[str]:
-        """Serve a session; yields its base URL, which ends with the secret, at an address of :meth:`listening`."""
+        """Serve a session; yields its base URL, which ends with the secret, at an address of ``listening``."""
         served = self._sessions[secret] = ServedRollout(secret, session)
         try:
             yield f"{origin or self.origin}/{secret}"

@@ -90,11 +90,11 @@ class LLM(msgspec.Struct, frozen=True, metaclass=_Varargs):
         deadline: Seconds that the attempts and waits of one call may take together.
         siblings: Whether draws of one state go out as one request with ``n``. Where a server takes no notice of it or
             refuses it, that is noticed, and they go out one by one from then on.
-        price: What tokens cost: one :class:`Price` for all endpoints, also as a text such as
+        price: What tokens cost: one ``Price`` for all endpoints, also as a text such as
             ``"prompt=0.15,generated=0.6"`` (of a million tokens), or one for each base URL. Kept by base URL.
         limits: Rates, and how much may be in flight at one endpoint.
         routing: How endpoints are chosen, where there are several.
-        tokens: Whether and how token ids and log-probs are asked for and kept on the tree: a :class:`TokenMode`, or a
+        tokens: Whether and how token ids and log-probs are asked for and kept on the tree: a ``TokenMode``, or a
             text as on the command line (``"chat"``, ``"completions:tokenizer=FOLDER"``); None for not at all.
         send_seed: Whether requests have a seed. Without one, for servers that refuse it, a run cannot be repeated.
 
@@ -176,14 +176,14 @@ class LLM(msgspec.Struct, frozen=True, metaclass=_Varargs):
 
     @property
     def secret(self) -> str | None:
-        """The key and headers given directly, as one string for :meth:`with_secret`, or None. Never store it."""
+        """The key and headers given directly, as one string for ``with_secret``, or None. Never store it."""
         key, headers = self.private.values
         if key is None and not headers:
             return None
         return msgspec.json.encode([key, headers]).decode()
 
     def with_secret(self, secret: str | None) -> LLM:
-        """Give back what :attr:`secret` held, after this object crossed to another process."""
+        """Give back what ``secret`` held, after this object crossed to another process."""
         if secret is None:
             return self
         key, headers = msgspec.json.decode(secret, type=tuple[str | None, dict[str, str]])
@@ -193,7 +193,7 @@ class LLM(msgspec.Struct, frozen=True, metaclass=_Varargs):
         """Hold the key of this process's environment, for a process that has another one.
 
         Raises:
-            ConfigError: As :meth:`key`.
+            ConfigError: As ``key``.
         """
         return msgspec.structs.replace(self, private=Private.holding(self.key(), self.private.values[1]))
 
@@ -217,7 +217,7 @@ class LLM(msgspec.Struct, frozen=True, metaclass=_Varargs):
         Args:
             parties: How many processes share the limits: this one then takes its slots through the LLM's
                 ``shared_slots``. 0 where the limits are its own.
-            options: Passed to :class:`HttpLLM`: a transport, a clock.
+            options: Passed to ``HttpLLM``: a transport, a clock.
 
         Raises:
             ConfigError: The key is missing although the endpoint is OpenAI's, or it cannot stand in a header;

@@ -60,7 +60,7 @@ def user(text: str) -> bytes:
 
 
 def piece(text: str) -> bytes:
-    """Encode a part of a user message's text, to stand between :data:`OPENS` and :data:`CLOSES`."""
+    """Encode a part of a user message's text, to stand between ``OPENS`` and ``CLOSES``."""
     return b"\x01" + _encoded(text)[1:-1]
 
 
@@ -80,11 +80,11 @@ def call_id(turn: int, index: int) -> str:
 
 
 _OURS: Final = re.compile(r"t[0-9a-z]{4}c[0-9a-z]{3}")
-"""Ids that :func:`call_id` returns."""
+"""Ids that ``call_id`` returns."""
 
 
 def rename_calls(conversation: Sequence[Message]) -> None:
-    """Replace ids of :func:`call_id`, which the rollout that continues this conversation will use again."""
+    """Replace ids of ``call_id``, which the rollout that continues this conversation will use again."""
     used = {call["id"] for message in conversation for call in message.get("tool_calls") or ()}
     fresh = (name for number in count() if (name := f"p{number:08d}") not in used)
     names: dict[str, str] = {}  # of the latest turn, as every earlier rollout may have used the same ids

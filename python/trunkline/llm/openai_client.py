@@ -87,7 +87,7 @@ class ClientLLM:
         return f"ClientLLM({type(self._client).__name__} {self._context.url})"
 
     async def complete(self, request: Request) -> Reply:
-        """Complete one request; see :meth:`trunkline.llm.types.LLM.complete`.
+        """Complete one request; see ``trunkline.llm.types.LLM.complete``.
 
         Raises:
             LLMError: The client's own retries brought no usable reply, or the request was refused.

@@ -154,7 +154,7 @@ def asking(namespace: str, llm: str) -> str:
 
 
 def llm_in(namespace: str) -> str:
-    """The LLM's name in a namespace of :func:`asking`."""
+    """The LLM's name in a namespace of ``asking``."""
     found = _MARK.search(namespace)
     return MAIN if found is None else found[1]
 

@@ -57,7 +57,7 @@ class FirstAttempt(NamedTuple):
 
 
 class RequestLabels(msgspec.Struct, frozen=True, gc=False):
-    """What a request is called by: see :class:`~trunkline.llm.types.Request`."""
+    """What a request is called by: see ``Request``."""
 
     model: str
     role: str

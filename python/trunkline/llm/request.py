@@ -99,7 +99,7 @@ def wants_ids(sampling: Sampling) -> bool:
 
 
 def constant(sampling: Sampling, tools: bytes = b"") -> bytes:
-    """The body after the last message, up to what depends on the draws: see :func:`draws`."""
+    """The body after the last message, up to what depends on the draws: see ``draws``."""
     listed = b'"tools":' + tools if len(tools) > 2 else b""
     return b",".join(part for part in (b"]", listed, _fields(sampling)[1:-1]) if part)
 
@@ -125,7 +125,7 @@ def part(request: Request, first: int, n: int) -> Request:
 
 
 def unseeded(request: Request) -> Request:
-    """The same request, made with :func:`draws`, without its seed."""
+    """The same request, made with ``draws``, without its seed."""
     content = request.body[: request.constant] + draws(None, request.n, request.route)
     return msgspec.structs.replace(request, content=content, seed=None)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def read(data: bytes, first: int = 0, attempts: int = 1, micros: int = 0, most: int | None = None) -> Reply:
-    """Read the body of a chat completion; see :class:`trunkline.llm.types.ReplyReader`."""
+    """Read the body of a chat completion; see ``trunkline.llm.types.ReplyReader``."""
     del first
     found = read_reply(data)
     choices = [

@@ -21,7 +21,7 @@ class ToolCall(msgspec.Struct):
     """One call that a model asked for.
 
     Attributes:
-        id: The id the server gave, or the empty string. It is never sent back: see :func:`.messages.call_id`.
+        id: The id the server gave, or the empty string. It is never sent back: see ``.messages.call_id``.
         name: The tool's name as the model wrote it; it may name no tool.
         arguments: The raw JSON text as the model wrote it; it may not be JSON.
     """
@@ -40,7 +40,7 @@ class ReplyChoice(msgspec.Struct):
         tool_calls: Calls in the order the model made them.
         finish: ``stop``, ``length``, ``tool_calls``, ``content_filter`` or what was sent; empty if nothing. A reply of
             as many tokens as it might have, of which the server says nothing or an unknown word, has ``length``.
-        token_ids: Ids of what was sampled, where an LLM of one's own says them; see :class:`LLM`.
+        token_ids: Ids of what was sampled, where an LLM of one's own says them; see ``LLM``.
         logprobs: Natural log-probability of each of these, finite, or None where it is not known.
     """
 
@@ -116,13 +116,13 @@ class Request(msgspec.Struct):
     """One request, ready to send.
 
     Attributes:
-        content: The JSON body, in one piece or in several; :attr:`body` joins them.
+        content: The JSON body, in one piece or in several; ``body`` joins them.
         key: Requests of one tree share a key, so that they meet the endpoint that holds their prefix.
         n: Completions the body asks for: draws of one state, draw i with seed ``seed + i``.
         seed: Seed of the first draw, as the body has it; None where it has none.
         constant: Bytes of the body before what depends on the draws (``n`` and ``seed``); all of it when 0.
         greedy: Whether the sampling makes draws equal (temperature 0).
-        take: Reads the answer, for LLMs that receive one as bytes; :func:`.response.read` when None. It is called once
+        take: Reads the answer, for LLMs that receive one as bytes; ``.response.read`` when None. It is called once
             for each answer that is used, and what it returns is the reply. An LLM that asks another one and may change
             or drop its reply asks with ``take=None``.
         route: Where it goes: a path below an endpoint's base URL, or with two slashes in front one below its server's
@@ -175,15 +175,15 @@ class Request(msgspec.Struct):
 class LLMClient(Protocol):
     """Something that completes: an HTTP endpoint, a client, a batch engine, the simulator.
 
-    A user's own needs :meth:`complete` alone, which may be sync: then each call has a thread. It may return, in place
-    of a :class:`Reply`, a chat completion as a dict or as bytes of JSON, read as a server's would be, or a text, which
+    A user's own needs ``complete`` alone, which may be sync: then each call has a thread. It may return, in place
+    of a ``Reply``, a chat completion as a dict or as bytes of JSON, read as a server's would be, or a text, which
     is the whole reply. Anything else, a body that is no chat completion included, ends the run at once. One that may
     be asked for several completions at once (``Request.n``) says so with an attribute ``siblings = True``; any other
     gets one request for each. An attribute ``max_concurrency`` says for how many requests at once a run should keep
-    rollouts growing; 64 without it. An attribute ``price``, a :class:`~trunkline.llm.pricing.Price`, says what its
+    rollouts growing; 64 without it. An attribute ``price``, a ``Price``, says what its
     tokens cost.
 
-    An attribute ``tokens``, a :class:`trunkline.TokenMode`, says that every choice comes with ``token_ids`` and
+    An attribute ``tokens``, a ``trunkline.TokenMode``, says that every choice comes with ``token_ids`` and
     ``logprobs``. With ``api="chat"`` the reply has ``prompt_ids``; with ``api="completions"`` the request's body has
     them instead of messages, as its ``prompt``. With a server's answer, ``request.take`` may be called instead.
     """

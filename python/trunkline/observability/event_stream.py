@@ -60,7 +60,7 @@ def _check_text(text: int | None) -> int | None:
 class EventStream:
     """The events of a run file, to be iterated, also with ``async for``; each iteration begins anew.
 
-    It is made by :func:`events`, which says more.
+    It is made by ``events``, which says more.
     """
 
     def __init__(self, run: object, *, follow: bool, kinds: object, text: int | None) -> None:
@@ -140,12 +140,12 @@ class EventListener(Observer):
     """Calls a function with the events of a run while it is executed; the option ``on_event`` makes one of a function.
 
     The function is called in a thread of its own, with one event after the other, of what this process adds to the run
-    file; of a run that is resumed, what was there before is in :func:`trunkline.events`. If it raises, that is logged
+    file; of a run that is resumed, what was there before is in ``trunkline.events``. If it raises, that is logged
     once, it is called no more, and the run continues. The call of the run returns once all events were taken, and after
     30 seconds at the latest.
 
     Args:
-        function: Called with each :class:`RunEvent`; it may wait.
+        function: Called with each ``RunEvent``; it may wait.
         kinds: The kinds that are wanted, such as ``"turn,score"``; all when None.
         text: The most characters of each text; None for whole texts.
         most_behind: Records of the run file, of one or several turns each, whose events may wait for the function.
@@ -183,30 +183,30 @@ class EventListener(Observer):
         return self._thread is not None and not self._drops and self._thread.waiting > self._limit
 
     def opened(self, path: Path) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         if self._thread is not None:
             raise ConfigError("an EventListener listens to one run at a time")
         reader = EventReader(path, self._most, new=True)
         self._thread = _ListenerThread(reader, self._function, self._kinds, self._limit if self._drops else None)
 
     def committed(self, worker_id: int, batch: Batch, seconds: float) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         if self._thread is not None:
             for delta in batch.deltas:
                 self._thread.put(delta.task)
 
     def completed(self, done: Done) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         if self._thread is not None:
             self._thread.put(done.task)
 
     def end(self, progress: object) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         if self._thread is not None:
             self._thread.pause()
 
     async def closed(self, path: Path | None, state: str) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         thread, self._thread = self._thread, None
         if thread is not None:
             await thread.close(state, kept=path is not None)

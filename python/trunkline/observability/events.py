@@ -122,8 +122,8 @@ class RolloutForked(RolloutEvent, frozen=True, kw_only=True, tag="fork"):
         node: The node behind which its next turn is asked: of the state that it shares, or of a message that is put in
             there, whose event follows.
         turn: Model turns up to there.
-        path: As for :class:`RolloutStarted`.
-        subgroup: As for :class:`RolloutStarted`.
+        path: As for ``RolloutStarted``.
+        subgroup: As for ``RolloutStarted``.
     """
 
     parent: int | None
@@ -241,7 +241,7 @@ class RolloutEnded(RolloutEvent, frozen=True, kw_only=True, tag="rollout_ended")
 
     Attributes:
         node: Its last node.
-        termination: Why it ended, a word of :class:`trunkline.Termination`.
+        termination: Why it ended, a word of ``trunkline.Termination``.
         answer: Its answer; None if it gave none.
         why: What cut it or broke it, without control characters; empty for others.
         turns: Model turns on its path, shared ones included.

@@ -82,7 +82,7 @@ def _done(snapshot: Progress) -> tuple[str, str]:
 class ProgressLine:
     """Shows how far a run is, on stderr unless told otherwise; losing the stream never stops the run.
 
-    Use it as a context manager and hand :meth:`update` to the run.
+    Use it as a context manager and hand ``update`` to the run.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ def log_to(target: str | Path | TextIO, level: str = "info") -> LogSink:
         level: The least that is written: ``debug``, ``info``, ``warning`` or ``error``.
 
     Returns:
-        The log; :meth:`LogSink.close` it, or use it as a context manager. It closes when the process ends.
+        The log; ``LogSink.close`` it, or use it as a context manager. It closes when the process ends.
 
     Raises:
         ConfigError: There is no such level, or the file cannot be written.
@@ -137,7 +137,7 @@ def plain_line(record: logging.LogRecord) -> str:
 
 
 class LogSink(logging.Handler):
-    """Writes the library's records from a thread; :func:`log_to` makes it. ``dropped`` counts those lost."""
+    """Writes the library's records from a thread; ``log_to`` makes it. ``dropped`` counts those lost."""
 
     def __init__(
         self,

@@ -51,11 +51,11 @@ class Tracing(Observer):
         self._open: dict[tuple[int, int], Any] = {}
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         self._tasks, self._model, self._agent = tasks, job.agent.model, job.agent.name
 
     def committed(self, worker_id: int, batch: Batch, seconds: float) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         for delta in batch.deltas:
             for record in delta.spans:
                 if record.kind == "rollout":
@@ -64,14 +64,14 @@ class Tracing(Observer):
                     self._span(worker_id, delta.task, record)
 
     def completed(self, done: Done) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`; open spans were lost with their workers."""
+        """See ``Observer``; open spans were lost with their workers."""
         for key in [key for key in self._open if key[0] == done.task]:
             span = self._open.pop(key)
             self._fail(span, "lost")
             span.end()
 
     def end(self, progress: Progress) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`; open spans end as unfinished."""
+        """See ``Observer``; open spans end as unfinished."""
         for span in self._open.values():
             span.set_attribute("trunkline.unfinished", True)
             span.end()

@@ -97,12 +97,12 @@ class PrometheusServer(Observer):
         self.close()
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         self._taken, self._prices, self._agent = taken, job.prices, job.agent.name
         self._before = Progress(0, 0)
 
     def committed(self, worker_id: int, batch: Batch, seconds: float) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         self._commits.inc()
         self._commit.observe(seconds)
         for delta in batch.deltas:
@@ -117,7 +117,7 @@ class PrometheusServer(Observer):
             self._money.inc(max(0.0, cost_of(calls, self._prices).money))
 
     def completed(self, done: Done) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         before = self._taken.get(done.task)
         self._tasks.labels(ended=done.tree.ended).inc()
         for row in done.rollouts:
@@ -125,7 +125,7 @@ class PrometheusServer(Observer):
                 self._rollouts.labels(termination=row.termination or "none").inc()
 
     def look(self, progress: Progress) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         self._deaths.inc(progress.died - self._before.died)
         self._before.died = progress.died
         self._workers.set(progress.workers)
@@ -144,7 +144,7 @@ class PrometheusServer(Observer):
                 self._environments.labels(worker=str(worker_id), count=name).set(value)
 
     def end(self, progress: Progress) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         self.look(msgspec.structs.replace(progress, engines={}, workers=0))
 
     def _called(self, call: CallRow) -> None:

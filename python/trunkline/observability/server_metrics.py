@@ -81,17 +81,17 @@ class ServerMetrics(Observer):
         self._seen: dict[str, ServerUse] = {}
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         self._seen, self._ended = {}, threading.Event()
         urls = sorted({url for llm in job.llms.values() if isinstance(llm, LLM) for url in llm.base_urls})
         threading.Thread(target=self._ask, args=(urls, self._ended), name="server-metrics", daemon=True).start()
 
     def look(self, progress: Progress) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         progress.servers = self._seen
 
     def end(self, progress: Progress) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         self._ended.set()
         self.look(progress)
 

@@ -90,25 +90,25 @@ class Sink(Observer):
         """
 
     def opened(self, path: Path) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         self._sender = _Sender(self, path)
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         self._figures = _Figures(job, taken)
 
     def committed(self, worker_id: int, batch: Batch, seconds: float) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         self._figures.called(batch)
 
     def completed(self, done: Done) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         figures = self._figures.after(done)
         if self._sender is not None:
             self._sender.put(self._figures.finished, figures)
 
     async def closed(self, path: Path | None, state: str) -> None:
-        """See :class:`~trunkline.observability.observers.Observer`."""
+        """See ``Observer``."""
         sender, self._sender = self._sender, None
         if sender is not None:
             await sender.close(path, state)
@@ -265,7 +265,7 @@ class Wandb(Sink):
         self._options = {"project": project, **options}
 
     def on_run_begin(self, name: str, config: dict[str, Any]) -> None:
-        """See :class:`Sink`."""
+        """See ``Sink``."""
         library, mode = self._library, self._options.get("mode") or self._library.setup().settings.mode
         # wandb.init would ask for a key in the terminal.
         if mode in {"online", "shared"} and library.run is None and not library.login(prompt=False, verify=False):
@@ -284,11 +284,11 @@ class Wandb(Sink):
         self._run = library.init(config=config, reinit="create_new", **given)
 
     def on_task(self, finished: int, figures: dict[str, float]) -> None:
-        """See :class:`Sink`."""
+        """See ``Sink``."""
         self._run.log(figures, step=finished)
 
     def on_run_end(self, state: str, figures: dict[str, float]) -> None:
-        """See :class:`Sink`."""
+        """See ``Sink``."""
         self._run.summary.update({"state": state, **figures})
         self._run.finish(exit_code=0 if state in _WELL else 1)
 
@@ -321,7 +321,7 @@ class MLflow(Sink):
         self._tracking_uri, self._name = tracking_uri, name
 
     def on_run_begin(self, name: str, config: dict[str, Any]) -> None:
-        """See :class:`Sink`."""
+        """See ``Sink``."""
         self._client = self._library.MlflowClient(self._tracking_uri)
         found = self._client.get_experiment_by_name(self._experiment)
         experiment = self._client.create_experiment(self._experiment) if found is None else found.experiment_id
@@ -332,11 +332,11 @@ class MLflow(Sink):
             self._client.log_batch(self._run, params=parameters[first : first + 100])
 
     def on_task(self, finished: int, figures: dict[str, float]) -> None:
-        """See :class:`Sink`."""
+        """See ``Sink``."""
         self._log(finished, figures)
 
     def on_run_end(self, state: str, figures: dict[str, float]) -> None:
-        """See :class:`Sink`."""
+        """See ``Sink``."""
         self._log(0, figures)
         self._client.set_tag(self._run, "state", state)
         status = "FINISHED" if state in _WELL else "KILLED" if state == "interrupted" else "FAILED"
@@ -376,16 +376,16 @@ class Trackio(Sink):
         self._options = {"project": project or "trunkline", **options}
 
     def on_run_begin(self, name: str, config: dict[str, Any]) -> None:
-        """See :class:`Sink`."""
+        """See ``Sink``."""
         given = {"name": name, "auto_log_gpu": False, "auto_log_cpu": False, "embed": False} | self._options
         self._run = self._library.init(config=config, **given)
 
     def on_task(self, finished: int, figures: dict[str, float]) -> None:
-        """See :class:`Sink`."""
+        """See ``Sink``."""
         self._run.log(figures, step=finished)
 
     def on_run_end(self, state: str, figures: dict[str, float]) -> None:
-        """See :class:`Sink`."""
+        """See ``Sink``."""
         self._run.log({"state": state, **figures})
         self._run.finish()
 

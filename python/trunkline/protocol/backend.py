@@ -66,7 +66,7 @@ class Backend(Protocol):
     """Hosts the workers of one run at a time.
 
     A worker's number is not used again. Each worker puts ``WorkerReady`` or ``Fatal`` into the inbox, and
-    ``WorkerExited`` as its last message if it ends before :meth:`rest` or :meth:`close`.
+    ``WorkerExited`` as its last message if it ends before ``rest`` or ``close``.
 
     Attributes:
         workers: How many workers live outside this process; 0 for none.
@@ -87,7 +87,7 @@ class Backend(Protocol):
         """Kill a worker; its ``WorkerExited`` gives this reason."""
 
     async def rest(self) -> None:
-        """End the run, and keep its workers' processes for the next :meth:`start`; nothing is in flight then."""
+        """End the run, and keep its workers' processes for the next ``start``; nothing is in flight then."""
 
     async def close(self) -> None:
         """End the workers, and wait until they are gone."""

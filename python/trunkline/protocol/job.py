@@ -370,7 +370,7 @@ def import_path() -> list[str]:
 
 
 def pack_job(job: Job) -> bytes:
-    """Encode a job with its secrets for worker processes; raises as :func:`as_packed`."""
+    """Encode a job with its secrets for worker processes; raises as ``as_packed``."""
     packed = as_packed(job)
     packed.secrets = {name: llm.secret for name, llm in packed.llms.items() if llm.secret is not None}
     if isinstance(job.agent.environment, MCP):
@@ -407,7 +407,7 @@ def as_packed(job: Job, *, by_value: bool = True) -> EncodedJob:
 
 
 def unpack_job(data: bytes) -> Job:
-    """Decode a job in a worker; raises as :func:`from_packed`."""
+    """Decode a job in a worker; raises as ``from_packed``."""
     return from_packed(msgspec.msgpack.decode(data, type=EncodedJob))
 
 

@@ -38,7 +38,7 @@ RUN_BUDGET = "budget"
 
 
 def slots_of(llm: str) -> str:
-    """Return the resource that is the slots of an LLM; see :func:`trunkline.protocol.job.slot_kinds`."""
+    """Return the resource that is the slots of an LLM; see ``trunkline.protocol.job.slot_kinds``."""
     return f"slots of {llm}"
 
 
@@ -179,7 +179,7 @@ class Hello(ToWorker):
 
 
 class Begin(ToWorker):
-    """A run begins, with the job that :func:`.job.pack_job` encoded, and ``sys.argv``; see ``WorkerReady``."""
+    """A run begins, with the job that ``.job.pack_job`` encoded, and ``sys.argv``; see ``WorkerReady``."""
 
     job: bytes
     level: int = 30
@@ -187,7 +187,7 @@ class Begin(ToWorker):
 
 
 class AssignTasks(ToWorker):
-    """Tasks, each its index in the run and what :func:`write_task` encoded."""
+    """Tasks, each its index in the run and what ``write_task`` encoded."""
 
     tasks: list[tuple[int, bytes]]
 
@@ -217,7 +217,7 @@ class Ping(ToWorker):
 
 
 class CutTasks(ToWorker):
-    """End all growth with a word of :class:`trunkline.store.schema.TreeEnding`."""
+    """End all growth with a word of ``trunkline.store.schema.TreeEnding``."""
 
     word: str
     why: str
@@ -330,7 +330,7 @@ class Batch(FromWorker):
 
 
 class Fatal(FromWorker):
-    """The run cannot continue; ``kind`` is a class of :mod:`trunkline.errors`."""
+    """The run cannot continue; ``kind`` is a class of ``trunkline.errors``."""
 
     kind: str
     message: str
@@ -353,7 +353,7 @@ write_task: Callable[[Task], bytes] = _encoder.encode
 """Encode a task by itself, so that its size is known before it is sent."""
 
 read_task: Callable[[bytes], Task] = msgspec.msgpack.Decoder(Task).decode
-"""Decode a task of :func:`write_task`; raises msgspec.MsgspecError."""
+"""Decode a task of ``write_task``; raises msgspec.MsgspecError."""
 
 
 def encode(message: ToWorker | FromWorker) -> bytes:

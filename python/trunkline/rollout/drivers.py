@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 async def agent_loop(rollout: Rollout, compiled: CompiledAgent) -> NoReturn:
-    """Ask the model and run its tool calls, until an answer or a limit raises :class:`Finished`."""
+    """Ask the model and run its tool calls, until an answer or a limit raises ``Finished``."""
     while rollout.turn < compiled.agent.max_turns:
         wanted = wanted_calls(rollout, compiled, await rollout.ask(compiled))
         if isinstance(wanted, Finished):
@@ -86,7 +86,7 @@ class ProgramDriver:
         return ProgramEnvironment(manager, rollout, self._journal.of)
 
     async def play(self, rollout: Rollout) -> None:
-        """Play a rollout from its position on the tree until :class:`Finished` or an error."""
+        """Play a rollout from its position on the tree until ``Finished`` or an error."""
         executor = ProgramExecutor(rollout)
         play = ProgramContext(rollout, executor, self._journal, self._program, self._seed)
         try:

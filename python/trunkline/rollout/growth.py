@@ -44,7 +44,7 @@ class Barrier(msgspec.Struct, eq=False):
             self._still.set_result(None)
 
     async def wait(self, rollout: int) -> None:
-        """Hold a growing rollout until :meth:`go`, whose exception is raised here."""
+        """Hold a growing rollout until ``go``, whose exception is raised here."""
         turn = self.waiting[rollout] = asyncio.get_running_loop().create_future()
         self.end()
         place = self._place(rollout)
@@ -118,7 +118,7 @@ class RunningRollouts(Barrier, kw_only=True, eq=False):
         return len(set(self.core.growing) - self._leaving)
 
     def enter(self, rollout: PlayedRollout, task: asyncio.Task[None] | None) -> None:
-        """Register the task that plays a rollout; raises :class:`Finished` if growth is over."""
+        """Register the task that plays a rollout; raises ``Finished`` if growth is over."""
         if self.over and rollout.id not in self._spared:
             self._cut |= {rollout.id}
             raise self._end()

@@ -149,7 +149,7 @@ class Account(Protocol):
         ...
 
     async def claim(self, most: Mapping[str, int | None]) -> Claim:
-        """Reserve the most that something can cost; raises :class:`BudgetDenied`."""
+        """Reserve the most that something can cost; raises ``BudgetDenied``."""
         ...
 
 
@@ -167,7 +167,7 @@ class LedgerAccount:
         return self.ledger.limits
 
     async def claim(self, most: Mapping[str, int | None]) -> Claim:
-        """Reserve an amount; raises :class:`BudgetDenied`."""
+        """Reserve an amount; raises ``BudgetDenied``."""
         claim = self.now(most)
         if isinstance(claim, Refusal):
             raise self.denied(claim)

@@ -291,7 +291,7 @@ class TreeRunner:
         return "" if rollout is None else rollout.place
 
     def cut(self, word: str, why: str) -> None:
-        """End all growth now; see :meth:`RunningRollouts.cut`."""
+        """End all growth now; see ``RunningRollouts.cut``."""
         self._running.cut(word, why)
 
     def _deadline(self, seconds: float) -> asyncio.TimerHandle:
@@ -440,7 +440,7 @@ class TreeRunner:
         return sort_moves(self._settings.strategy, wanted, core, taken, self._live, self._sampler, program=program)
 
     def _begin_single(self) -> Rollout:
-        """Begin the only round of a single chain, as :meth:`_begin_round` does."""
+        """Begin the only round of a single chain, as ``_begin_round`` does."""
         core = self.tree.core
         number = core.fork(self._end, 1)
         core.mark(plain_round(0))

@@ -110,7 +110,7 @@ class TurnSink(Protocol):
         ...
 
     def answered(self, llm: str, endpoint: str, agent: str, figures: CallFigures, served: str, estimated: int) -> None:
-        """Record the cost of a request of the turn engine; see :class:`Reply`."""
+        """Record the cost of a request of the turn engine; see ``Reply``."""
         self.called(reply_of(llm, endpoint, agent, figures, served, estimated))
 
     def used(

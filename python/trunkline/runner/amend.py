@@ -256,7 +256,7 @@ async def arescore(
 
     Args:
         path: The run file. Unless there is an ``out``, it is changed.
-        reward: The reward, as for :func:`trunkline.run`.
+        reward: The reward, as for ``trunkline.run``.
         out: Where to make a copy, which is changed in its place.
         keep_verdicts: Leave what filters said as it is. Needed where they cannot be loaded from the file.
         anew: Ask about every rollout again where the same reward was interrupted before.
@@ -302,7 +302,7 @@ def rescore(
     keep_verdicts: bool = False,
     anew: bool = False,
 ) -> Rescored:
-    """Like :func:`arescore`, and wait for it; also inside a running event loop, as in a notebook."""
+    """Like ``arescore``, and wait for it; also inside a running event loop, as in a notebook."""
     with closing(LoopThread("trunkline-rescore")) as loop_thread:
         return loop_thread.send(arescore(path, reward, out=out, keep_verdicts=keep_verdicts, anew=anew)).wait()
 

@@ -99,7 +99,7 @@ class SourceRun:
             raise self._changed("reward", f"{_shown(before)} there, {_shown(reward)} here")
 
     def look(self, job: Job, tasks: Sequence[Task]) -> TakenOver:
-        """Return the sums of :meth:`take_over`, without writing anything."""
+        """Return the sums of ``take_over``, without writing anything."""
         return sum_up(str(self.path), [taken(core, len(deltas)) for _, core, deltas in self._trees(job, tasks)])
 
     def take_over(self, job: Job, tasks: Sequence[Task], writer: RunWriter) -> dict[int, TakenRow]:

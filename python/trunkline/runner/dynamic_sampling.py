@@ -104,13 +104,13 @@ def sample_groups(
         tasks: The problems; their ids must be unique.
         tries: The most times that a task is tried.
         keep_last: Whether groups of equal rewards are kept in the last try.
-        **options: See :class:`trunkline.runs.Options`. ``groups`` is how many are kept of all tries, one for each
+        **options: See ``trunkline.runs.Options``. ``groups`` is how many are kept of all tries, one for each
             task when None. ``out`` is a folder: the runs are ``try-1.run`` and so on in it, and ``resume`` continues
             the one that was not finished. ``strategy`` and ``reward`` must be given.
 
     Raises:
         UsageError: If something in the call cannot be done.
-        EndpointError: As of :func:`trunkline.run`, and so are the others.
+        EndpointError: As of ``trunkline.run``, and so are the others.
         InfrastructureError: Likewise.
         Interrupted: Likewise.
     """
@@ -128,7 +128,7 @@ async def asample_groups(
     keep_last: bool = False,
     **options: Unpack[Options],
 ) -> SampledGroups:
-    """Like :func:`sample_groups`, in the running event loop."""
+    """Like ``sample_groups``, in the running event loop."""
     sampling = _Sampling(tasks, tries, dict(options), keep_last=keep_last)
     while sampling.tasks:
         sampling.take(await arun(agent, sampling.tasks, **sampling.options()))

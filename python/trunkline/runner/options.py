@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 TaskSource: TypeAlias = "Iterable[Task] | str | Path"
-"""Tasks, or the path of a data set as :func:`trunkline.load_tasks` takes it."""
+"""Tasks, or the path of a data set as ``trunkline.load_tasks`` takes it."""
 
 
 class Options(TypedDict, total=False):
@@ -39,8 +39,8 @@ class Options(TypedDict, total=False):
     ``"tree-grpo:trees=2"``, ``["f1@0.5", "exact_match@0.5"]``, ``"mymodule:program"`` or ``"tokens=1e6,money=5"``.
 
     Attributes:
-        llm: Endpoints as :class:`trunkline.LLM` (the default reads ``OPENAI_BASE_URL``), or an ``openai.AsyncOpenAI``
-            client, a batch engine as :class:`trunkline.BatchLLM`, or any object with ``complete(request)``. All
+        llm: Endpoints as ``trunkline.LLM`` (the default reads ``OPENAI_BASE_URL``), or an ``openai.AsyncOpenAI``
+            client, a batch engine as ``trunkline.BatchLLM``, or any object with ``complete(request)``. All
             but endpoints stay in this process. Or several of these by their names, which agents and roles give as
             ``llm``: ``{"": tl.LLM(url), "judge": tl.LLM(other)}``; agents that give no name use the empty one.
         strategy: Where rollouts start; one chain a task when None.
@@ -51,10 +51,10 @@ class Options(TypedDict, total=False):
         cache: Path of a file of answers: a draw that was answered once, in this run or an earlier one of the same
             seed, is not asked for again. None for none.
         continue_from: An earlier run, or the path of its file: its trees are copied and continued, unfinished ones
-            included; for strategies that continue, such as :class:`trunkline.strategies.Partial`. System prompt,
+            included; for strategies that continue, such as ``trunkline.strategies.Partial``. System prompt,
             dialect and tools must be the same; tasks are the earlier run's, all of them when none are
             given; the seed is its seed when None.
-        budget: The most that the run may spend, :class:`trunkline.Budget`. Near its limit what is refused depends on
+        budget: The most that the run may spend, ``trunkline.Budget``. Near its limit what is refused depends on
             timing.
         task_budget: The most that each task may spend. But for ``seconds``, what is refused does not depend on timing;
             for that, the rollouts of a task take their turns together.
@@ -64,10 +64,10 @@ class Options(TypedDict, total=False):
             change, or one has that reward. Checked between rounds.
         out: Path of the run file, which must not exist unless it is resumed; a temporary file that lives as long as
             the result when None.
-        filters: Filters that judge each complete group; see :mod:`trunkline.scoring.filters`.
+        filters: Filters that judge each complete group; see ``trunkline.scoring.filters``.
         groups: Take tasks in their order until so many groups were kept, and leave the others; run all when None.
         max_tasks: The most tasks that ``groups`` may take; all when None.
-        pool: A :class:`trunkline.Pool` to run on, which outlives the run; one of ``workers`` processes when None.
+        pool: A ``trunkline.Pool`` to run on, which outlives the run; one of ``workers`` processes when None.
         durable: Whether what is acknowledged also survives a loss of power: every commit is synced to the disk.
         resume: Resume the run at ``out``, if there is one: finished tasks are not run again, and unfinished ones
             continue from their last turns. Settings that give results their meaning must be the same, and so must
@@ -84,19 +84,19 @@ class Options(TypedDict, total=False):
         policy_version: The version of the model's weights, kept with every turn: turns of two versions never merge.
         program: What plays a rollout, ``async def program(rollout)``; the agent's tool-calling loop when None.
         labels: Anything JSON holds, kept with the settings.
-        metrics: A :class:`trunkline.observability.PrometheusServer`: counters of the run (extra: metrics).
-        tracing: True, or a :class:`trunkline.observability.Tracing`: spans of OpenTelemetry for rollouts,
+        metrics: A ``trunkline.observability.PrometheusServer``: counters of the run (extra: metrics).
+        tracing: True, or a ``trunkline.observability.Tracing``: spans of OpenTelemetry for rollouts,
             turns and tool calls (extra: otel).
-        observers: Objects of :class:`trunkline.observability.Observer`, which are told of the run's events, such as
-            :class:`trunkline.observability.ServerMetrics`, or sinks, also as texts such as ``"wandb:PROJECT"``.
-        on_event: Called, in a thread, with each event of the run (:func:`trunkline.events`), one after the other; or a
-            :class:`trunkline.observability.EventListener`, which says what happens where the function is slow.
-        watch: Called with a :class:`trunkline.observability.Progress` while the run is executed.
+        observers: Objects of ``trunkline.observability.Observer``, which are told of the run's events, such as
+            ``trunkline.observability.ServerMetrics``, or sinks, also as texts such as ``"wandb:PROJECT"``.
+        on_event: Called, in a thread, with each event of the run (``trunkline.events``), one after the other; or a
+            ``trunkline.observability.EventListener``, which says what happens where the function is slow.
+        watch: Called with a ``trunkline.observability.Progress`` while the run is executed.
         progress: ``"auto"`` shows how far the run is: a live line on standard error where that is a terminal, an output
             of the cell in a notebook, nothing elsewhere. Nothing when None or False. A function is called as ``watch``.
-        fail_on_error: Whether rollouts that broke make the call raise :class:`trunkline.errors.RunFailed`, with the run
+        fail_on_error: Whether rollouts that broke make the call raise ``trunkline.errors.RunFailed``, with the run
             in it: True if any broke, a share below 1 or a count if more broke than that. False warns with a
-            :class:`trunkline.errors.BrokenRolloutsWarning`, as others do where no more broke than allowed.
+            ``trunkline.errors.BrokenRolloutsWarning``, as others do where no more broke than allowed.
     """
 
     llm: Any
@@ -152,7 +152,7 @@ FORMER: Final = {
     "settled": "stop_when",
     "start_from": "continue_from",
 }
-"""Names of options in 0.1, which are taken for one release."""
+"""Names of options before 0.1.0, which are taken until 0.2."""
 
 
 def with_defaults(options: Options) -> Options:

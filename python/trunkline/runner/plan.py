@@ -484,7 +484,7 @@ def plan(agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack
     Args:
         agent: The agent or team that would play.
         tasks: The problems; their ids must be unique.
-        **options: See :class:`Options`.
+        **options: See ``Options``.
 
     Raises:
         UsageError: If something in it cannot be done.

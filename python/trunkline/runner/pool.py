@@ -57,21 +57,21 @@ class Pool(WorkerPool):
         self._changing = threading.Lock()
 
     def run(self, agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> Run:
-        """Run on this pool; see :func:`trunkline.run`.
+        """Run on this pool; see ``trunkline.run``.
 
         Raises:
-            UsageError: The pool is closed, at work, or another process's; or what :func:`trunkline.run` raises.
+            UsageError: The pool is closed, at work, or another process's; or what ``trunkline.run`` raises.
         """
         return run(agent, tasks, **_on(self, options))
 
     async def arun(self, agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> Run:
-        """Run on this pool; see :func:`trunkline.arun`. Cancelling it waits until the engines are at rest."""
+        """Run on this pool; see ``trunkline.arun``. Cancelling it waits until the engines are at rest."""
         return await arun(agent, tasks, **_on(self, options))
 
     def stream(
         self, agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]
     ) -> AsyncIterator[Tree]:
-        """Run on this pool and yield each tree once it is complete; see :func:`trunkline.stream`."""
+        """Run on this pool and yield each tree once it is complete; see ``trunkline.stream``."""
         return stream(agent, tasks, **_on(self, options))
 
     async def aupdate_weights(
@@ -119,10 +119,10 @@ class Pool(WorkerPool):
         update: Callable[[], object] | None = None,
         policy: Literal["finish", "abort_resume", "drain"] = "finish",
     ) -> None:
-        """Like :meth:`aupdate_weights`, for code without a running loop, such as another thread.
+        """Like ``aupdate_weights``, for code without a running loop, such as another thread.
 
         Raises:
-            UsageError: There is a running loop: await :meth:`aupdate_weights` in it; or what that raises.
+            UsageError: There is a running loop: await ``aupdate_weights`` in it; or what that raises.
         """
         if in_a_loop():
             raise UsageError("update_weights inside a running loop: await aupdate_weights there")

@@ -35,7 +35,7 @@ class TemporaryRunDir:
 
 
 def open(path: str | Path) -> Run:  # noqa: A001 - trunkline.open
-    """Open the run of a file: the object that :func:`trunkline.run` returned for it.
+    """Open the run of a file: the object that ``trunkline.run`` returned for it.
 
     The run may still be running; its ``state`` is then ``running``.
 
@@ -90,7 +90,7 @@ class Run:
             return task_id in reader.task_ids()
 
     def __getitem__(self, task_id: str) -> Tree:
-        """Return the tree of one task by its id; raises :class:`~trunkline.errors.UsageError` if there is none."""
+        """Return the tree of one task by its id; raises ``UsageError`` if there is none."""
         with RunReader.open(self.path) as reader:
             return reader.tree(task_id)
 
@@ -124,7 +124,7 @@ class Run:
         """Return a ``pyarrow.Table`` (extra ``arrow``).
 
         The guide to tables lists the columns and their types. The table is in memory as a whole, unlike with
-        :func:`trunkline.export`, which writes any run with the memory of one batch.
+        ``trunkline.export``, which writes any run with the memory of one batch.
 
         Args:
             level: What a row is: ``task``, ``rollout``, ``turn`` (a model turn) or ``call`` (a request).
@@ -136,12 +136,12 @@ class Run:
         return self._arrow(level, "arrow", "to_arrow")
 
     def to_pandas(self, level: str = "rollout") -> Any:
-        """Return a ``pandas.DataFrame`` (extra ``pandas``): :meth:`to_arrow` as pandas converts it."""
+        """Return a ``pandas.DataFrame`` (extra ``pandas``): ``to_arrow`` as pandas converts it."""
         load_extra("pandas", "pandas", "to_pandas")
         return self._arrow(level, "pandas", "to_pandas").to_pandas()
 
     def to_polars(self, level: str = "rollout") -> Any:
-        """Return a ``polars.DataFrame`` (extra ``polars``): :meth:`to_arrow` as polars converts it."""
+        """Return a ``polars.DataFrame`` (extra ``polars``): ``to_arrow`` as polars converts it."""
         polars = load_extra("polars", "polars", "to_polars")
         return polars.from_arrow(self._arrow(level, "polars", "to_polars"))
 

@@ -114,7 +114,7 @@ def run(agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[
     Args:
         agent: The agent or team that plays.
         tasks: The problems; their ids must be unique. None for those of an earlier run that is continued.
-        **options: See :class:`trunkline.runner.options.Options`.
+        **options: See ``trunkline.runner.options.Options``.
 
     Raises:
         UsageError: If something in the call cannot be done; nothing was sent and no file is left.
@@ -129,7 +129,7 @@ def run(agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[
 
 
 def run_to_end(agent: Agent | Team, tasks: TaskSource | None, options: Options) -> tuple[PreparedRun, Run]:
-    """Run like :func:`run`, with no error and no warning for rollouts that broke."""
+    """Run like ``run``, with no error and no warning for rollouts that broke."""
     with _planned(agent, tasks, options) as (plan, loop_thread):
         if plan.over:
             return plan, plan.result()
@@ -148,7 +148,7 @@ def _report(plan: PreparedRun, result: Run) -> None:
 
 
 async def arun(agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]) -> Run:
-    """Like :func:`run`, in the running event loop. Cancelling it ends every process it started.
+    """Like ``run``, in the running event loop. Cancelling it ends every process it started.
 
     What it raises is the same; on a pool the run is led from the pool's thread, and its processes stay.
     """
@@ -164,7 +164,7 @@ async def arun(agent: Agent | Team, tasks: TaskSource | None = None, **options: 
 async def stream(
     agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[Options]
 ) -> AsyncIterator[Tree]:
-    """Like :func:`arun`, yielding each task's tree as soon as it is complete, read from the run file when it is wanted.
+    """Like ``arun``, yielding each task's tree as soon as it is complete, read from the run file when it is wanted.
 
     Of a run that is resumed, trees that were complete come first. Closing the iterator, as
     ``contextlib.aclosing`` does, or cancelling what iterates, stops the run and waits until it has ended.

@@ -67,7 +67,7 @@ def stored_job(path: Path, meta: Mapping[str, str]) -> tuple[Job, StoredJob]:
 
 
 def stored_judges(path: Path, meta: Mapping[str, str]) -> tuple[tuple[Filter, ...], Agent]:
-    """Return the filters of a run file and the agent whose turns they read; raises as :func:`stored_job`."""
+    """Return the filters of a run file and the agent whose turns they read; raises as ``stored_job``."""
     stored = _stored(path, meta)
     packed = stored.packed
     if packed is None:

@@ -88,7 +88,7 @@ class WorkerPool:
             self._end()
 
     async def aclose(self) -> None:
-        """Like :meth:`close`, without blocking the running loop."""
+        """Like ``close``, without blocking the running loop."""
         await asyncio.to_thread(self.close)
 
     def check(self) -> None:

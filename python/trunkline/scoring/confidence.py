@@ -1,6 +1,6 @@
 """Confidences that weigh votes (higher is surer), and the candidates that a tree gives to an aggregator.
 
-:func:`trunkline.scoring.rewards.base.confidence` is another scale, for ranking unfinished rollouts.
+``trunkline.scoring.rewards.base.confidence`` is another scale, for ranking unfinished rollouts.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def entropy(trajectory: Trajectory) -> float:
 
 
 def verbalised(trajectory: Trajectory) -> float:
-    """The confidence that the model states in the text of its last turn; see :func:`stated`."""
+    """The confidence that the model states in the text of its last turn; see ``stated``."""
     turn = next(_turns(trajectory), None)
     return math.nan if turn is None else stated(turn.text)
 
@@ -99,7 +99,7 @@ def reward(trajectory: Trajectory) -> float:
 def value(trajectory: Trajectory) -> float:
     """V(s) of the last state shared with another rollout: the mean reward of all rollouts through it, at least 0.
 
-    It rates the path to the answer; :func:`reward` rates the rollout itself. Independent chains share the prompt alone,
+    It rates the path to the answer; ``reward`` rates the rollout itself. Independent chains share the prompt alone,
     so all their votes weigh the same. NaN without a scored rollout.
     """
     found = _shared_value(trajectory)

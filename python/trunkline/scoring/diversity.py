@@ -54,8 +54,8 @@ class Diversity(msgspec.Struct, frozen=True):
         answers: Answers a task.
         scored: Scored tries a task, in the mean over tasks that have any.
         shared: Whether anywhere two scored tries come from one initial chain.
-        rho: Intra-class correlation of rewards; see :func:`intraclass`. None where it cannot be estimated.
-        effective: Independent tries that would say as much, in the mean over the same tasks; see :func:`effective`.
+        rho: Intra-class correlation of rewards; see ``intraclass``. None where it cannot be estimated.
+        effective: Independent tries that would say as much, in the mean over the same tasks; see ``effective``.
             None where ``rho`` is.
     """
 
@@ -244,7 +244,7 @@ def _scored(task: Clusters) -> list[list[float]]:
 
 
 def _squares(tasks: Sequence[Clusters], unit: float) -> tuple[float, float, float]:
-    """Return the sums over chains in MSB, MSW and m0 (:func:`intraclass`), in units of the largest reward."""
+    """Return the sums over chains in MSB, MSW and m0 (``intraclass``), in units of the largest reward."""
     # Squares of what a float can hold may be more than that; no unit changes the estimate.
     between, within, size = array("d"), array("d"), array("d")
     for task in filter(None, map(_scored, tasks)):

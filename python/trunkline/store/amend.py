@@ -52,8 +52,8 @@ _ENDING: Final = "SELECT digest, error, ended, why, refused FROM trees WHERE tas
 class Amender:
     """A finished run file, open to add scores, notes and reports to its trees.
 
-    Make it with :meth:`open`, as a context manager. Change the core of a tree that :meth:`tree` returned (a score, a
-    note, a report), then :meth:`commit` it: the delta and every row that follows from it are written in one
+    Make it with ``open``, as a context manager. Change the core of a tree that ``tree`` returned (a score, a
+    note, a report), then ``commit`` it: the delta and every row that follows from it are written in one
     transaction, so the file is whole whenever the process dies. How the run ended, its times and its calls stay as they
     are. Readers may have the file open meanwhile.
     """

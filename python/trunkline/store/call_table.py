@@ -76,7 +76,7 @@ class CallTable:
     def add(
         self, connection: sqlite3.Connection, deltas: Sequence[tuple[int, int, bytes]], finished: Sequence[int]
     ) -> CommitRows:
-        """Write the calls of some deltas, each with the numbers of its task and of itself; then :meth:`keep` them."""
+        """Write the calls of some deltas, each with the numbers of its task and of itself; then ``keep`` them."""
         self._named = self._names
         rows = self._rows.rows(deltas, finished, {}, {})
         if rows.endpoints or rows.agents:

@@ -46,7 +46,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Lock:
-    """A lock that the writer of a run file holds; make it with :meth:`make` or :meth:`take`.
+    """A lock that the writer of a run file holds; make it with ``make`` or ``take``.
 
     It is advisory, and of a kind (flock) that is not SQLite's own. It dies with the process: there are no stale ones.
     """

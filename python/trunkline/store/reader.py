@@ -73,7 +73,7 @@ _Row = TypeVar("_Row")
 
 
 class RunReader:
-    """A run file, open for reading; make it with :meth:`open`. The run may still be running.
+    """A run file, open for reading; make it with ``open``. The run may still be running.
 
     Attributes:
         path: The file.
@@ -127,7 +127,7 @@ class RunReader:
         return reader
 
     def __iter__(self) -> Iterator[Tree]:
-        """The trees of finished tasks, as :meth:`trees` gives them."""
+        """The trees of finished tasks, as ``trees`` gives them."""
         return self.trees()
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class RunReader:
         """Return the rows of a statement of SQLite over the file's tables; checksums are not compared.
 
         Args:
-            statement: The statement; the tables are those of :data:`trunkline.store.schema.TABLES`.
+            statement: The statement; the tables are those of ``trunkline.store.schema.TABLES``.
             values: The values of its placeholders.
 
         Raises:

@@ -123,7 +123,7 @@ class ToolRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         tool: The tool's name; of a tool that does not exist, no name that a model made up.
         failed: Whether it failed.
         micros: Microseconds that it took, waiting for its turn included.
-        started: When it began, as for :class:`CallRow`.
+        started: When it began, as for ``CallRow``.
     """
 
     rollout: int
@@ -179,7 +179,7 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         llm_micros: Microseconds in model calls.
         tool_micros: Microseconds in tool calls.
         length: Generated tokens on its path, shared ones included; None where a turn on it has no usage.
-        action: What its first turn does (:func:`trunkline.scoring.answers.action`); None if it took none.
+        action: What its first turn does (``trunkline.scoring.answers.action``); None if it took none.
     """
 
     rollout: int
@@ -241,9 +241,9 @@ class TreeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         unreported: Model turns without usage.
         exact: 1 if tokens are counted from their ids, else 0.
         error: Why the task as a whole broke, such as a dead worker.
-        ended: How growth ended, see :class:`TreeEnding`; ``broken`` where there is an error.
-        why: As in :class:`TreeEnding`.
-        refused: As in :class:`TreeEnding`.
+        ended: How growth ended, see ``TreeEnding``; ``broken`` where there is an error.
+        why: As in ``TreeEnding``.
+        refused: As in ``TreeEnding``.
     """
 
     nodes: int
@@ -287,7 +287,7 @@ class TakenRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         growing: Of these, rollouts that had not ended; they continue in this run.
         failed: Of these, rollouts that had broken.
         digest: The digest of its tree at that time.
-        calls: What all of these had cost, as for :class:`RolloutRow`; so are the counts that follow.
+        calls: What all of these had cost, as for ``RolloutRow``; so are the counts that follow.
         prompt: Prompt tokens.
         cached: Cached prompt tokens.
         generated: Completion tokens.
@@ -295,7 +295,7 @@ class TakenRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         retries: Attempts beyond the first.
         tools: Tool calls.
         tool_errors: Of these, calls that failed.
-        bridged: Drifted turns, as for :class:`RolloutRow`.
+        bridged: Drifted turns, as for ``RolloutRow``.
         realigned: Likewise.
         forked: Likewise.
         llm_micros: Microseconds in model calls.
@@ -347,7 +347,7 @@ CALL_COLUMNS: Final = CallRow.__struct_fields__
 CALL_NAMED: Final = ", ".join(
     {"endpoint": "endpoints.name", "agent": "agents.name"}.get(column, column) for column in CALL_COLUMNS
 )
-"""The columns of a call with names in the place of numbers, to be selected from :data:`CALLS_NAMED`."""
+"""The columns of a call with names in the place of numbers, to be selected from ``CALLS_NAMED``."""
 
 CALLS_NAMED: Final = "calls LEFT JOIN endpoints USING (endpoint) LEFT JOIN agents USING (agent)"
 ROLLOUT_COLUMNS: Final = RolloutRow.__struct_fields__
@@ -366,7 +366,7 @@ SEQ: Final = "(delta & 4294967295)"
 """The delta's number in its tree, likewise."""
 
 DELTAS: Final = "SELECT data FROM deltas WHERE delta BETWEEN ? AND ? ORDER BY delta"
-"""The deltas of a task, in order; takes its :func:`delta_keys`."""
+"""The deltas of a task, in order; takes its ``delta_keys``."""
 
 BEGUN: Final = """
 SELECT task FROM tasks LEFT JOIN taken USING (task) WHERE task NOT IN (SELECT task FROM trees) AND (

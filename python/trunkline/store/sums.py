@@ -133,7 +133,7 @@ class Seal(msgspec.Struct, frozen=True):
 
     @classmethod
     def resumed(cls, connection: sqlite3.Connection, facts: Mapping[str, str], without: Sequence[str] = ()) -> Self:
-        """Continue a file: :meth:`load` and :meth:`written_back`."""
+        """Continue a file: ``load`` and ``written_back``."""
         with transaction(connection):
             known = cls.load(connection).with_tables(unfinished_sums(connection))
         made = versions_of(connection)

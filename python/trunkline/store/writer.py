@@ -57,7 +57,7 @@ _ROLLOUT = f"INSERT OR REPLACE INTO rollouts VALUES (?{', ?' * len(schema.ROLLOU
 
 
 class RunWriter:
-    """The one writer of a run file; make it with :meth:`create` or :meth:`open`.
+    """The one writer of a run file; make it with ``create`` or ``open``.
 
     Its methods may be called from any thread, one at a time. Readers may have the file open meanwhile.
     """

@@ -144,12 +144,12 @@ Move = Fork | Stop | Drop
 class Strategy(Protocol):
     """Decides where the rollouts of one task start, and which end early.
 
-    Growth goes in rounds. :meth:`start` opens the first; once every rollout of a round has ended (or, under a strategy
+    Growth goes in rounds. ``start`` opens the first; once every rollout of a round has ended (or, under a strategy
     that is ``stepwise``, waits between two steps), the hooks are asked for the next, and so on until they yield
     nothing and nothing waits. What a hook is shown does not depend on which was faster, and its answer must not depend
     on anything else: hooks are pure functions of the view, so that a run that was broken off can go on.
 
-    Only :meth:`rollouts` and :meth:`start` are needed. Optional:
+    Only ``rollouts`` and ``start`` are needed. Optional:
 
     * ``ended(view)``: rollouts have ended; they are ``view.rollouts``, in logical order (round, fork path). Yields
       forks and drops.
@@ -157,7 +157,7 @@ class Strategy(Protocol):
       not stopped go on.
     * ``stepwise``: whether rollouts wait after each step until all have taken it. True where there is a ``stepped``.
     * ``at_once()``: how many rollouts of a task grow at a time, at most; as many as it is planned to get without it.
-    * ``formula()``: how :meth:`rollouts` comes about, for people: ``"M (1 + N L) = 2 (1 + 2 x 1) = 6"``.
+    * ``formula()``: how ``rollouts`` comes about, for people: ``"M (1 + N L) = 2 (1 + 2 x 1) = 6"``.
     * ``value``: like a reward, for rollouts that ran out of ``Fork.steps``: what it says backs up as V(s), and is in no
       score of the run.
     * ``uncertain``: the region (``"think"``, ``"tool"``, ``"all"``, ``"mixed"``) whose log-probabilities it needs; a
@@ -166,7 +166,7 @@ class Strategy(Protocol):
       says nothing of doubt.
     * ``inside``: whether it forks inside turns (``Fork.at``); where that cannot be done the run is refused.
     * ``branches``: whether it forks beyond the prompt. True where there is an ``ended`` or a ``stepped``.
-    * ``continues``: whether :meth:`start` takes up the rollouts of an earlier run: the first ``view.taken`` of the
+    * ``continues``: whether ``start`` takes up the rollouts of an earlier run: the first ``view.taken`` of the
       tree, which have all ended by then.
     * ``fits(agent)``: raises a ``ConfigError`` if it cannot be played by this agent.
     """

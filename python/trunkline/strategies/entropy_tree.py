@@ -34,7 +34,7 @@ class EntropyTree(msgspec.Struct, frozen=True):
         rounds: L.
         samples: T, continuations from each token.
         cuts: Ids of tokens that announce an answer: behind the first of a turn nothing is chosen. TreeRL's are those
-            whose text contains ``conclusion`` or ``answer``; :func:`trunkline.llms.tokens_with` finds them.
+            whose text contains ``conclusion`` or ``answer``; ``trunkline.llms.tokens_with`` finds them.
         limit: Tokens from the beginning of the prompt, from which on nothing is chosen; none when None.
         diverse: Whether the tokens are spread: out of twice as many, those farthest from each other.
 

@@ -132,7 +132,7 @@ class Partial(msgspec.Struct, frozen=True):
         return self.region
 
     def fits(self, agent: Agent) -> None:
-        """Refuse an agent that lacks a tool of :attr:`tools`.
+        """Refuse an agent that lacks a tool of ``tools``.
 
         Raises:
             ConfigError: Naming the tool.

@@ -31,7 +31,7 @@ class TreeSearch(msgspec.Struct, frozen=True):
         width: Draws of every state, at least 2.
         keep: How many states go on after a turn, those that answered included.
         depth: Turns that are drawn ``width`` wide; rollouts left then go on alone. 1 is the first turn only.
-        value: A plain function of a rollout that waits between two steps (a :class:`trunkline.Trajectory`): higher is
+        value: A plain function of a rollout that waits between two steps (a ``trunkline.Trajectory``): higher is
             better, None ranks last. Without it, the model's own confidence in its last turn, which needs
             ``Sampling(logprobs=True, top_logprobs=...)``.
 

@@ -116,7 +116,7 @@ class SearchTeam(Team, frozen=True, kw_only=True):
     make any action invalid. Such an action costs 0.01 and is used all the same.
 
     Attributes:
-        tool: The search engine, which must be given: a :func:`trunkline.tool` that takes a query, or a list of them.
+        tool: The search engine, which must be given: a ``trunkline.tool`` that takes a query, or a list of them.
         max_steps: The most steps.
         history: How many of the latest actions are shown, with what they found; their number is shown, too.
         lenient: Whether an unclear verdict (no yes or no, or both) leads to the answerer; else to the searcher.
@@ -250,7 +250,7 @@ class MathTeam(Team, frozen=True, kw_only=True):
     The last solution is not reviewed, so a rollout has at most ``2 * rounds - 1`` turns. Both roles see all that was
     said. The rollout's answer is read in the solver's latest text as that of an agent is, so rewards and votes fit:
     thoughts are left out, then it is the last ``\boxed{...}``, else the whole text
-    (:func:`trunkline.scoring.answers.extract_answer`).
+    (``trunkline.scoring.answers.extract_answer``).
 
     The solver's action is valid if its last ``\boxed`` holds a group that closes; the verifier's if it has a verdict
     tag and no Chinese characters. One that is not costs 0.1 and is used all the same.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Switches(Protocol):
-    """The settings of a :class:`~trunkline.team.team.Team` that its prompts depend on."""
+    """The settings of a ``Team`` that its prompts depend on."""
 
     @property
     def members(self) -> Mapping[str, Member]: ...

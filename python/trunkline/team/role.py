@@ -93,9 +93,9 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
         model: The model; the team's when empty.
         llm: The name of the LLM that it asks, where the run has several; that without a name when empty.
         sampling: Sampling parameters.
-        dialect: As of an :class:`~trunkline.Agent`.
+        dialect: As of an ``Agent``.
         tools: What it may call; see ``use``.
-        before_tool: As of an :class:`~trunkline.Agent`, for calls that ``use`` runs.
+        before_tool: As of an ``Agent``, for calls that ``use`` runs.
         name: What its turns are called in trees and profiles.
 
     Raises:

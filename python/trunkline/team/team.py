@@ -94,7 +94,7 @@ class RoleReply(str):
 
 
 class TeamPlay:
-    """One try of one task, as a team plays it. :class:`trunkline.programs.ProgramContext` holds for it too.
+    """One try of one task, as a team plays it. ``trunkline.programs.ProgramContext`` holds for it too.
 
     Args:
         play: The rollout.
@@ -186,7 +186,7 @@ class TeamPlay:
         return noted
 
     async def use(self, said: RoleReply, /) -> list[ContextMessage]:
-        """Run the tool calls of a role's turn, and append their results within the step: :meth:`ProgramContext.use`.
+        """Run the tool calls of a role's turn, and append their results within the step: ``ProgramContext.use``.
 
         Args:
             said: What the role said.
@@ -199,11 +199,11 @@ class TeamPlay:
         return await self._play.use(self._team.member(said.role).agent, said.turn)
 
     async def tool(self, tool: Tool[..., Any], /, **arguments: Any) -> Observation:
-        """Run a tool; nothing is appended; see :meth:`ProgramContext.tool`."""
+        """Run a tool; nothing is appended; see ``ProgramContext.tool``."""
         return await self._play.tool(tool, **arguments)
 
     async def call(self, function: Callable[..., Any], /, *args: Any) -> Any:
-        """Call a function whose result may differ from time to time; see :meth:`ProgramContext.call`."""
+        """Call a function whose result may differ from time to time; see ``ProgramContext.call``."""
         return await self._play.call(function, *args)
 
     def now(self) -> float:
@@ -211,7 +211,7 @@ class TeamPlay:
         return self._play.now()
 
     def finish(self, answer: str | None, termination: Termination = Termination.ANSWER, reason: str = "") -> NoReturn:
-        """End the rollout here; see :meth:`ProgramContext.finish`.
+        """End the rollout here; see ``ProgramContext.finish``.
 
         Raises:
             ProgramError: The answer is no text.
@@ -327,7 +327,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
     Attributes:
         model: The model of every role that names none.
         roles: Changes of roles by their names: ``{"verifier": {"model": "large"}}``. Name, slots and projection are the
-            code's; a dialect is given by its name, sampling, all of it, as a mapping or :class:`trunkline.Sampling`.
+            code's; a dialect is given by its name, sampling, all of it, as a mapping or ``trunkline.Sampling``.
         max_turns: Model turns of all roles together that a rollout may take before it ends as ``max_turns``.
         early_termination: Whether a rollout ends as soon as its outcome is known. Without, the program continues to its
             last round, with rows that are not active.
@@ -343,7 +343,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True, metaclass=TeamT
             without one the most characters; the oldest outputs go first. It changes what models are sent. All of it
             when None.
         tokenizer: Path of a ``tokenizer.json``, or of the folder it is in (extra ``tokens``).
-        environment: What makes the environment that tools of a rollout work on, as of an :class:`~trunkline.Agent`; all
+        environment: What makes the environment that tools of a rollout work on, as of an ``Agent``; all
             roles share it.
 
     Raises:

@@ -129,7 +129,7 @@ def bounded(text: str, limit: int = LIMIT) -> str:
 
 
 def describe(name: str, error: BaseException) -> str:
-    """Say what a tool raised; the text of a :class:`~trunkline.errors.ToolError` is for the model as it is."""
+    """Say what a tool raised; the text of a ``ToolError`` is for the model as it is."""
     message = message_of(error) or ""
     if isinstance(error, ToolError):
         return message

@@ -22,8 +22,8 @@ class Environment:
     the environment of the rollout that calls it, and the model never hears of the parameter. Calls of one turn that
     take the environment run one after the other, in call order.
 
-    It is made without arguments, and holds nothing until either :meth:`fresh` or :meth:`restore` is awaited, once. From
-    then on :meth:`close` is certain. A rollout that forks in the middle gets the state of its fork point: from a
+    It is made without arguments, and holds nothing until either ``fresh`` or ``restore`` is awaited, once. From
+    then on ``close`` is certain. A rollout that forks in the middle gets the state of its fork point: from a
     snapshot where there is one, else by running the recorded calls again, whose observations must be those on record.
 
     Attributes:
@@ -32,7 +32,7 @@ class Environment:
         timeout: Seconds that each of the methods may take.
         snapshots: How many snapshots of a tree are kept; the least recently used are dropped. 0 takes none.
         snapshot_bytes: Bytes of a tree's snapshots that are kept. A snapshot that is not bytes counts in
-            :attr:`snapshots` alone.
+            ``snapshots`` alone.
         task_seed: A number that follows from the run's seed and the task, for what an environment draws by chance: all
             rollouts of a task have the same, so that a fork finds what its source found.
 
@@ -67,7 +67,7 @@ class Environment:
         """Return the state of now: bytes, or any object that does not change with the environment.
 
         Returns:
-            What :meth:`restore` takes, in the same process; None where no snapshot can be made.
+            What ``restore`` takes, in the same process; None where no snapshot can be made.
         """
         return None
 
@@ -75,7 +75,7 @@ class Environment:
         """Make the state that a snapshot was taken of; it may be restored more than once.
 
         Args:
-            snapshot: What :meth:`snapshot` of another environment of the same tree returned.
+            snapshot: What ``snapshot`` of another environment of the same tree returned.
         """
         raise NotImplementedError(f"{type(self).__name__} has snapshot() and no restore()")
 

@@ -42,7 +42,7 @@ class EnvironmentPool(msgspec.Struct, frozen=True, dict=True):
     run whose rollouts may wait between two steps is therefore refused where the class has no snapshots.
 
     Attributes:
-        cls: A class derived from :class:`~trunkline.tools.environment.Environment`, a function without arguments that
+        cls: A class derived from ``Environment``, a function without arguments that
             returns one, or its name, ``"module:Class"``.
         size: The most environments that live at once in each worker process: ``workers`` times as many in a run.
         warm: How many are kept started beyond those in use, from the first rollout of a worker on. The class then has

@@ -57,7 +57,7 @@ class Threads:
         self._closed = False
 
     async def run(self, function: Callable[[], Any], timeout: float) -> Any:  # noqa: ASYNC109
-        """Run a function in a thread; return its result or :class:`Raised`. A thread that overran its time is left."""
+        """Run a function in a thread; return its result or ``Raised``. A thread that overran its time is left."""
         # The wait for a free thread does not count as time. One that is left runs on, but takes no slot.
         async with self._slots:
             if self._stuck >= STUCK_FACTOR * self.size:
@@ -140,7 +140,7 @@ class UserCodeRunner:
         self._left: set[asyncio.Future[Any]] = set()
 
     async def run(self, function: Callable[[], Any], is_async: bool, timeout: float) -> object:  # noqa: ASYNC109
-        """Run a function, async on this loop or sync in a thread; return what it returned, or :class:`Raised`."""
+        """Run a function, async on this loop or sync in a thread; return what it returned, or ``Raised``."""
         if not is_async:
             value = await self._threads.run(function, timeout)
             if not inspect.isawaitable(value):
@@ -149,7 +149,7 @@ class UserCodeRunner:
         return await self.finish(started(function), timeout)
 
     async def finish(self, task: asyncio.Task[object], timeout: float) -> object:  # noqa: ASYNC109
-        """Wait for a function that was started; return what it returned, or :class:`Raised`."""
+        """Wait for a function that was started; return what it returned, or ``Raised``."""
         try:
             if not task.done():
                 await NEXT_PASS  # a task begins in the next pass of the event loop, and many end in it
@@ -194,7 +194,7 @@ def started(function: Callable[[], Any]) -> asyncio.Task[object]:
 
 
 def outcome(task: asyncio.Task[object]) -> object:
-    """Return what an ended task returned, or :class:`Raised`."""
+    """Return what an ended task returned, or ``Raised``."""
     if task.cancelled():
         return Raised(asyncio.CancelledError("the tool cancelled itself"))
     return task.result()
@@ -265,7 +265,7 @@ class Executor:
             return await self._rest(self._user_code.run(function, self.tool.is_async, self.timeout))
 
     def told(self, task: asyncio.Task[object]) -> tuple[str, bool] | None:
-        """Return what the model is told of a direct tool's task, as :meth:`run` does; None while it runs."""
+        """Return what the model is told of a direct tool's task, as ``run`` does; None while it runs."""
         try:
             value = task.result()
         except asyncio.InvalidStateError:
@@ -277,7 +277,7 @@ class Executor:
         return self._said(value)
 
     async def finish(self, task: asyncio.Task[object]) -> tuple[str, bool]:
-        """Wait for a direct tool's task, and return what :meth:`told` says of it."""
+        """Wait for a direct tool's task, and return what ``told`` says of it."""
         return await self._rest(self._user_code.finish(task, self.timeout))
 
     async def close(self) -> None:

@@ -39,7 +39,7 @@ _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|.)")
 
 
 class GymEnvironment(Environment):
-    """An environment of Gymnasium; :func:`from_gym` derives a class from it for each.
+    """An environment of Gymnasium; ``from_gym`` derives a class from it for each.
 
     All rollouts of a task begin in one state: ``reset`` is given ``task.metadata["seed"]``, else the seed that follows
     from the run's seed and the task, and ``task.metadata["options"]`` where there are any. ``final_info()`` says how
@@ -88,7 +88,7 @@ class GymEnvironment(Environment):
             action: What ``step`` of the environment takes.
 
         Returns:
-            The observation, as :meth:`describe` says it.
+            The observation, as ``describe`` says it.
 
         Raises:
             ToolError: The action is none of the action space, or the episode is over.
@@ -139,7 +139,7 @@ class GymEnvironment(Environment):
         return {"steps": self._steps, "return": self._sum, **ends, "info": info if small else None}
 
     async def snapshot(self) -> Any:
-        """Return a deep copy of the state; only asked for where :func:`from_gym` was told that it may be taken."""
+        """Return a deep copy of the state; only asked for where ``from_gym`` was told that it may be taken."""
         return await in_thread(partial(copy.deepcopy, vars(self)))
 
     async def restore(self, snapshot: Any) -> None:

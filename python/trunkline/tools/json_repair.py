@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LONGEST: Final = 4096
 _WORK: Final = 500_000
-"""Work that the calls of one turn may cause, by :func:`_work`."""
+"""Work that the calls of one turn may cause, by ``_work``."""
 
 _SHOWN: Final = 1000
 

@@ -24,7 +24,7 @@ _LEAST: Final = 1_000_000
 
 
 class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How calls are run; see :func:`trunkline.tools.tool.tool`."""
+    """How calls are run; see ``trunkline.tools.tool.tool``."""
 
     timeout: float | None = None
     concurrency: int | None = None
@@ -81,7 +81,7 @@ NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 class ToolOptions(TypedDict, total=False):
-    """Options of :func:`tool`, which describes them."""
+    """Options of ``tool``, which describes them."""
 
     name: str | None
     description: str | None
@@ -124,7 +124,7 @@ class Tool(Generic[P, R]):
         side_effects: bool = False,
         replay: bool = True,
     ) -> None:
-        """Wrap a function; the options are those of :func:`tool`.
+        """Wrap a function; the options are those of ``tool``.
 
         Raises:
             ConfigError: The function cannot be described to a model, or an option is wrong.
@@ -175,7 +175,7 @@ class Tool(Generic[P, R]):
 
     @property
     def module(self) -> str:
-        """Module that defines the function; with :attr:`qualname` it finds the tool in another process."""
+        """Module that defines the function; with ``qualname`` it finds the tool in another process."""
         return str(getattr(self.__wrapped__, "__module__", ""))
 
     @property
@@ -231,11 +231,11 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
         side_effects: A call that may have run is never run again: the run file has the intent before the call begins.
             Where a resumed run finds a call that began without an observation on record, the rollout ends as
             ``unknown_effect``. Such calls do not run again to bring an environment to a fork point, either.
-        replay: For a tool that takes an :class:`~trunkline.tools.environment.Environment`: whether a recorded call may
+        replay: For a tool that takes an ``Environment``: whether a recorded call may
             run again to bring a fresh environment to a fork point. Say no where it has effects beyond the environment.
 
     Returns:
-        A :class:`Tool`, or a decorator that makes one.
+        A ``Tool``, or a decorator that makes one.
 
     Raises:
         ConfigError: A parameter has no annotation, is variadic, or has a type a model cannot send; or options do not

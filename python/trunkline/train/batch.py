@@ -35,7 +35,7 @@ class TrainBatch:
 
     A sample is a rollout that was selected; one whose prompt forked from what the tree holds (re-tokenised or compacted
     text) is a sample for each stretch up to a fork, and one for the rest. Samples stand tree by tree, rollout by
-    rollout. In :meth:`by_turn` a sample is one model turn.
+    rollout. In ``by_turn`` a sample is one model turn.
 
     Every layout has, where a token was sampled and is trained, its loss mask 1, the log-probability it was sampled with
     and an advantage; elsewhere these are 0. Shapes: S samples, B rows, T tokens of all rows.
@@ -121,7 +121,7 @@ class TrainBatch:
 
         Columns: ``offsets`` (u64, [B + 1], ``cu_seqlens``); ``ids``, ``positions``, ``loss_mask``, ``logprobs``,
         ``advantages``, ``versions``, ``flags`` [T]; and those of rows and samples, types, arguments and errors of
-        :meth:`padded`.
+        ``padded``.
         """
         fit = {"merge": merge, "max_prompt": max_prompt, "max_response": max_response}
         return self._packed("ragged", dtype, **fit, long_prompt=long_prompt, long_response=long_response)
@@ -150,7 +150,7 @@ class TrainBatch:
 
         The weighted sum of losses is that of flat rows wherever a loss is linear in the advantage (Tree Training, arXiv
         2511.00413). A clipped ratio is linear for each sign: take ``gains`` for one and ``advantages - gains`` for the
-        other, as :func:`trunkline.train.torch.policy_loss` does.
+        other, as ``trunkline.train.torch.policy_loss`` does.
 
         Args:
             max_tokens: Most tokens of a row, which trees fill first-fit decreasing; if left out each tree is a row.
@@ -200,8 +200,8 @@ def batch(
 
     Args:
         run: A run, or trees: each is a group.
-        estimator: A preset of :func:`trunkline.train.presets`, or a function of the trajectories of one group
-            that count (a list of :class:`trunkline.Trajectory`) that returns an advantage for each, None for none.
+        estimator: A preset of ``trunkline.train.presets``, or a function of the trajectories of one group
+            that count (a list of ``trunkline.Trajectory``) that returns an advantage for each, None for none.
         shared: What the loss is where rollouts share a token. ``repeat``: the token counts for each rollout that trains
             it, as where every rollout is a row of its own. ``once``: it counts once, with their mean advantage; in flat
             layouts it is trained in the first row that has it, and is part of the prompt of later ones.

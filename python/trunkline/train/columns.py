@@ -181,7 +181,7 @@ def _check(name: str, column: Any) -> None:
 def presets() -> dict[str, dict[str, str | float | bool]]:
     """Return every estimator by name: where its values land (``lands``: ``rows`` or ``nodes``) and its options.
 
-    A preset named after a framework computes what that framework computes; ``docs/design/estimators.md`` gives the
+    A preset named after a framework computes what that framework computes; ``docs/reference/estimators.md`` gives the
     source of each formula and says what the options mean.
     """
     return _core.presets()
@@ -205,12 +205,12 @@ def estimate(
     leaves: Buffer | Sequence[int] | None = None,
     **options: str | float | bool,
 ) -> tuple[memoryview, memoryview]:
-    """Compute advantages from arrays of one's own. A run needs none of this: :func:`trunkline.train.batch` takes it.
+    """Compute advantages from arrays of one's own. A run needs none of this: ``trunkline.train.batch`` takes it.
 
     All columns have one element a row (a rollout, or a step of one), but for ``parents``, which has one a node.
 
     Args:
-        preset: A key of :func:`presets`.
+        preset: A key of ``presets``.
         rewards: Rewards (f64), -1e100 to 1e100; NaN is unscored, gives NaN and is in no baseline.
         group: The task (u32, any numbers). Left out: the root that the row's leaf is under.
         subgroup: The initial chain that a rollout was expanded for (u32).
@@ -286,10 +286,10 @@ def pack(
     dtype: Literal["i64"] | None = None,
     **options: str | float | bool | None,
 ) -> PackedColumns:
-    """Pack arrays of one's own as :class:`TrainBatch` packs a run. N nodes, R rollouts, T tokens.
+    """Pack arrays of one's own as ``TrainBatch`` packs a run. N nodes, R rollouts, T tokens.
 
     Args:
-        layout: ``padded``, ``ragged`` or ``tree``: the methods of :class:`TrainBatch` say what they have.
+        layout: ``padded``, ``ragged`` or ``tree``: the methods of ``TrainBatch`` say what they have.
         ids: Token ids (u32, T), node after node.
         offsets: Node n has the tokens ``offsets[n]`` to ``offsets[n + 1]`` (u64, N + 1).
         mask: 1 (u8 or bool, T) on tokens that the model sampled.
@@ -298,14 +298,14 @@ def pack(
         parents: Per node its parent (u32, N), a smaller number; a root's is itself. If left out, nodes are rollouts.
         leaves: Per rollout the node it ends at (u32, R); every node if left out.
         values: Advantages (f64 or f32), one for each ``per``.
-        kept: 1 (u8 or bool) for values to train with, as :func:`estimate` returns it.
+        kept: 1 (u8 or bool) for values to train with, as ``estimate`` returns it.
         per: What has one value each: a ``rollout``, a ``node`` or a ``token``.
         masked: 1 (u8 or bool, R) for rollouts of which nothing is trained; they keep their row.
         splits: Per rollout the last node of its prompt (u32, R). If left out, a prompt ends before the first sampled
             token.
         unknown: Sampled tokens without a finite log-probability are an ``error``, or leave the loss (``mask``).
         dtype: ``i64`` makes integer columns 64 bits wide.
-        options: Options of the layout, as of the method of :class:`TrainBatch`; and for ``tree`` ``weights``:
+        options: Options of the layout, as of the method of ``TrainBatch``; and for ``tree`` ``weights``:
             ``count``, ``share`` or ``once``.
 
     Raises:

@@ -88,7 +88,7 @@ def pairs(
         min_margin: Least difference of their values; it must be above 0 in any case.
         min_visits: Least number of rollouts behind either value.
         most: The most pairs of a state; all when None.
-        censored: As of :func:`trunkline.train.turns`.
+        censored: As of ``trunkline.train.turns``.
         on_failed: Likewise.
 
     Returns:

@@ -59,10 +59,10 @@ def training_samples(
 
     Args:
         run: A run, or trees with token ids.
-        estimator: A preset of :func:`trunkline.train.presets`, or a function of the trajectories of one group
-            that count (a list of :class:`trunkline.Trajectory`) that returns an advantage for each, None for none.
+        estimator: A preset of ``trunkline.train.presets``, or a function of the trajectories of one group
+            that count (a list of ``trunkline.Trajectory``) that returns an advantage for each, None for none.
         env_name: The name under which prime-rl counts the samples; ``all`` is its own.
-        censored: As of :func:`trunkline.train.turns`.
+        censored: As of ``trunkline.train.turns``.
         on_failed: Likewise.
         options: Options of the preset.
 

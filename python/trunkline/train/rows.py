@@ -105,7 +105,7 @@ _MOST: Final = 2**20
 
 
 class Rows:
-    """Agent calls, tree by tree, rollout by rollout and in call order: a table, and a collection of :class:`Row`.
+    """Agent calls, tree by tree, rollout by rollout and in call order: a table, and a collection of ``Row``.
 
     ``rows["advantage"]`` is a column: a read-only buffer that ``numpy.asarray`` takes without a copy, of f64
     (``reward``, ``penalty``, ``score``, ``advantage``), u8 (``active``, ``valid``, ``trained``, ``pad``), i64
@@ -256,8 +256,8 @@ def rows(
         run: A run, or trees.
         shared: A call that several rollouts share stands here ``once``, with their mean advantage and their number as
             its weight; or ``repeat``, once for each of them. The sum of advantage times weight is the same.
-        estimator: A preset of :func:`trunkline.train.presets`, or a function of the trajectories of one group
-            that count (a list of :class:`trunkline.Trajectory`) that returns an advantage for each, None for none.
+        estimator: A preset of ``trunkline.train.presets``, or a function of the trajectories of one group
+            that count (a list of ``trunkline.Trajectory``) that returns an advantage for each, None for none.
             ``dr_mas`` compares the calls of one agent in one group: S less their mean, divided by their sample
             deviation; ``scale="none"`` leaves the division out, and ``centre="leave_one_out", scale="none"`` is RLOO. A
             call that is alone gets S.

@@ -145,7 +145,7 @@ def write_jsonl(records: Iterable[msgspec.Struct], path: str | Path) -> int:
     """Write records as JSON lines, one at a time.
 
     Args:
-        records: Of :func:`trunkline.train.turns`, ``pairs`` or ``rows``. NaN becomes null.
+        records: Of ``trunkline.train.turns``, ``pairs`` or ``rows``. NaN becomes null.
         path: The file, which must not exist. Nothing is left of it if a record cannot be had.
 
     Returns:

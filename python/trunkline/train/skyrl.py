@@ -99,7 +99,7 @@ def output(
     step_wise: bool = False,
     filler: int = 0,
 ) -> dict[str, Any]:
-    """Make a ``GeneratorOutput`` of a batch, for SkyRL's trainer with the estimators of :func:`register`.
+    """Make a ``GeneratorOutput`` of a batch, for SkyRL's trainer with the estimators of ``register``.
 
     Lists, one element a row: ``prompt_token_ids``, ``response_ids``, ``loss_masks``, ``rollout_logprobs`` and
     ``rewards`` (the advantages of tokens; the last three have one value a token of the response), ``trajectory_ids``,
@@ -107,7 +107,7 @@ def output(
     that is masked.
 
     Args:
-        made: A batch; of :meth:`TrainBatch.by_turn` with ``step_wise`` for a row a turn.
+        made: A batch; of ``TrainBatch.by_turn`` with ``step_wise`` for a row a turn.
         order: The rollouts that are wanted, in this order, each as the number of its tree and its own; those of the
             batch if left out.
         trajectory_ids: The ``TrajectoryID`` of each; of the numbers if left out.
@@ -154,7 +154,7 @@ class Generator:
         run: Given tasks made of rows of the dataset, an LLM, and by name ``n`` rollouts that are wanted of each task, a
             ``seed`` that differs from call to call, and whether it is to ``validate``, returns an async generator of
             trees.
-        estimator: As of :func:`trunkline.train.batch`, like ``options``.
+        estimator: As of ``trunkline.train.batch``, like ``options``.
         max_concurrency: The most requests at once.
         options: ``on_failed``, ``censored``, ``filters``, options of the preset and so on.
 

@@ -98,12 +98,12 @@ def tree_rows(
     """Yield the rows of a tree layout one by one, as the tensors of their columns.
 
     Args:
-        columns: Those of :meth:`trunkline.train.TrainBatch.tree`, or of ``pack("tree")``.
+        columns: Those of ``trunkline.train.TrainBatch.tree``, or of ``pack("tree")``.
         device: Where the tensors are to be; the CPU when None.
 
     Returns:
         Of each row the columns with one element a token, each of shape ``[tokens of the row]`` and typed as by
-        :func:`tensors`.
+        ``tensors``.
 
     Raises:
         ConfigError: PyTorch is not installed.
@@ -126,7 +126,7 @@ def tree_mask(subtree_ends: torch.Tensor, dtype: torch.dtype | None = None) -> t
             bool mask, True where a token is seen. In transformers, ``sdpa`` takes both and ``eager`` the additive one.
 
     Returns:
-        ``[1, 1, T, T]``, on the device of ``subtree_ends``. It is quadratic; :func:`tree_block_mask` is not.
+        ``[1, 1, T, T]``, on the device of ``subtree_ends``. It is quadratic; ``tree_block_mask`` is not.
 
     Raises:
         UsageError: ``dtype`` is not a float.
@@ -215,7 +215,7 @@ def policy_loss(
     differently for each rollout, and cannot be had from a tree: train flat rows for it.
 
     Args:
-        logprobs: Of :func:`tree_logprobs`, ``[T]``.
+        logprobs: Of ``tree_logprobs``, ``[T]``.
         row: The row's columns ``loss_mask``, ``weights``, ``advantages``, ``gains`` and ``logprobs``. Without ``gains``
             each token is taken to have one advantage.
         clip: How far the ratio may fall below 1 and rise above it, such as ``(0.2, 0.2)``; None does not clip.

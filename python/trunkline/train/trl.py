@@ -75,13 +75,13 @@ def rollout_func(
         run: Runs tasks and returns their trees, in any order; the number is a seed that differs from call to call.
         tasks: The tasks that the dataset's prompts are of. A prompt is a task's ``messages``, or the text of the last
             of them.
-        estimator: As of :func:`trunkline.train.batch`, like ``options`` (``censored``, ``on_failed``, ``filters``,
+        estimator: As of ``trunkline.train.batch``, like ``options`` (``censored``, ``on_failed``, ``filters``,
             options of the preset).
         options: Likewise.
 
     Returns:
         A function of prompts and trainer. Beside the ids, log-probabilities and mask of each rollout it returns its
-        reward for :func:`reward`, and the advantages of its tokens for :class:`TreeAdvantages`.
+        reward for ``reward``, and the advantages of its tokens for ``TreeAdvantages``.
 
     Raises:
         ConfigError: Two tasks end with the same message; and when it is called, a prompt is that of no task.
@@ -193,10 +193,10 @@ def _rows(made: TrainBatch, trees: list[Tree], rules: Rules, size: int, filler: 
 def reward(
     prompts: Sequence[Any], completions: Sequence[Any], rollout_reward: list[float | None] | None = None, **_: Any
 ) -> list[float | None]:
-    """Return the rewards that :func:`rollout_func` forwarded; a reward function for ``GRPOTrainer(reward_funcs=)``.
+    """Return the rewards that ``rollout_func`` forwarded; a reward function for ``GRPOTrainer(reward_funcs=)``.
 
     Raises:
-        ConfigError: The trainer's rollouts are not those of :func:`rollout_func`.
+        ConfigError: The trainer's rollouts are not those of ``rollout_func``.
     """
     if rollout_reward is None:
         raise ConfigError(
@@ -206,13 +206,13 @@ def reward(
 
 
 class TreeAdvantages:
-    """Mixin before ``trl.GRPOTrainer`` that trains each token with the advantage of :func:`rollout_func`'s estimator.
+    """Mixin before ``trl.GRPOTrainer`` that trains each token with the advantage of ``rollout_func``'s estimator.
 
     ``class Trainer(TreeAdvantages, trl.GRPOTrainer): ...``. TRL's own advantages, of the rewards, are then only logged.
 
     Raises:
         ConfigError: It stands after the trainer, which would not call it; or when training, a setting of the trainer
-            takes one advantage a rollout, or the rollouts are not those of :func:`rollout_func`.
+            takes one advantage a rollout, or the rollouts are not those of ``rollout_func``.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -241,7 +241,7 @@ class TreeAdvantages:
 
 
 class _Pool(Protocol):
-    """What a pool does for :class:`WeightTransfer`."""
+    """What a pool does for ``WeightTransfer``."""
 
     async def aupdate_weights(self, version: str, update: Callable[[], object] | None, policy: Any) -> None: ...
 
@@ -259,7 +259,7 @@ class RolloutWorker:
         stream: Runs tasks and yields their trees as they are done, such as ``lambda tasks, seed: pool.stream(agent,
             tasks, llm=llm, strategy=..., reward=..., seed=seed)``; the number is a seed that differs from call to call.
         tasks: The tasks, which are repeated without end.
-        estimator: As of :func:`trunkline.train.batch`, like ``options``.
+        estimator: As of ``trunkline.train.batch``, like ``options``.
         shared: ``once``: a turn that rollouts share is one sample, with their mean advantage; ``repeat``: one for each.
         tasks_at_once: How many tasks a call of ``stream`` takes.
         queue_size: The most samples that wait for the trainer; no further tree is asked for while as many do.
@@ -268,7 +268,7 @@ class RolloutWorker:
     Attributes:
         rollout_buffer: The samples, for the trainer.
         metrics_queue: Metrics of the worker, for the trainer.
-        loop: The event loop in which ``stream`` runs; None before :meth:`start` and after :meth:`stop`.
+        loop: The event loop in which ``stream`` runs; None before ``start`` and after ``stop``.
 
     Raises:
         ConfigError: There are no tasks, or a setting has a value it cannot have.
@@ -424,7 +424,7 @@ class WeightTransfer:
         pool: The pool of the worker's runs.
         load: Takes pairs of name and tensor, such as into an engine; it is called in a thread, and must take them all.
         worker: The worker whose rollouts they are.
-        policy: What happens to turns in flight; see :meth:`trunkline.Pool.aupdate_weights`.
+        policy: What happens to turns in flight; see ``trunkline.Pool.aupdate_weights``.
     """
 
     def __init__(

@@ -91,8 +91,8 @@ def turns(
 
     Args:
         run: A run, or trees.
-        estimator: A preset of :func:`trunkline.train.presets`, or a function of the trajectories of one group
-            that count (a list of :class:`trunkline.Trajectory`) that returns an advantage for each, None for none.
+        estimator: A preset of ``trunkline.train.presets``, or a function of the trajectories of one group
+            that count (a list of ``trunkline.Trajectory``) that returns an advantage for each, None for none.
         shared: A turn that several rollouts share stands here ``once``, with their mean advantage and their number as
             its weight; or ``repeat``, once for each of them. The sum of advantage times weight is the same.
         censored: ``mask`` or ``keep`` for rollouts that were cut off; a group that has such is refused without it.

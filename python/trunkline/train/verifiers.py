@@ -48,14 +48,14 @@ def traces(
     token ids gives a trace without ids, masks and advantages, which verifiers takes for evaluation.
 
     The trace's reward ``reward`` is the mean over scored rollouts, None if there is none. What a trace has no field for
-    (rollouts, agents, fields of messages) stands in ``info["trunkline"]`` for :func:`tree_of`. Marks of programs,
+    (rollouts, agents, fields of messages) stands in ``info["trunkline"]`` for ``tree_of``. Marks of programs,
     times and the figures of failed calls are left out. JSON of a trace has 4 decimals of a log-probability unless
     verifiers is asked for all: ``trace.to_record(float_decimals=None)``.
 
     Args:
         run: A run, or trees.
-        estimator: A preset or a function, as of :func:`trunkline.train.batch`; None for traces that are not trained.
-        censored: As of :func:`trunkline.train.turns`; with an estimator alone it must be said.
+        estimator: A preset or a function, as of ``trunkline.train.batch``; None for traces that are not trained.
+        censored: As of ``trunkline.train.turns``; with an estimator alone it must be said.
         on_failed: Likewise.
         options: Options of the preset.
 
@@ -87,13 +87,13 @@ def episodes(
     Args:
         run: A run, or trees.
         env: The environment's id and name, as prime-rl counts episodes.
-        estimator: As of :func:`traces`.
+        estimator: As of ``traces``.
         censored: Likewise.
         on_failed: Likewise.
         options: Likewise.
 
     Returns:
-        The episodes, made as they are asked for. Errors are those of :func:`traces`.
+        The episodes, made as they are asked for. Errors are those of ``traces``.
     """
     check_text("env", env)
     api = load_extra("verifiers.v1", "verifiers", "trunkline.train.verifiers")
@@ -391,7 +391,7 @@ def _chat(wire: dict[str, Any]) -> bytes:
 def tree_of(trace: Trace | Mapping[str, Any]) -> Tree:
     """Read a trace of verifiers as a tree; verifiers need not be installed.
 
-    A trace of :func:`traces` gives its rollouts back: the tree's digest is the old one, unless rollouts were dropped,
+    A trace of ``traces`` gives its rollouts back: the tree's digest is the old one, unless rollouts were dropped,
     prompts drifted, or belong to no rollout. A trace that repeats messages for a turn is refused, and so is one with a
     rollout that forks from a dropped one. Any other trace must be one chain, and becomes one rollout: its reward is the
     weighted sum of the trace's rewards, and NaN where one of them is None or there is none. Metrics, links between

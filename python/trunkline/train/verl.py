@@ -14,7 +14,7 @@ A function of yours makes the rollouts; verl's configuration names it, and the e
 
 ``run`` is given tasks made of rows of the dataset and an LLM that samples with verl's servers, and by name ``n``, how
 many rollouts verl wants of each task, a ``seed`` that differs from call to call, and whether it is to ``validate``; it
-returns an async generator of trees. The section takes the options of :func:`trunkline.train.batch` as well.
+returns an async generator of trees. The section takes the options of ``trunkline.train.batch`` as well.
 
 verl is imported when something here is first used; ``pip install "trunkline[verl]"`` brings it.
 """
@@ -89,7 +89,7 @@ def advantages(token_level_rewards: Any, response_mask: Any, **_: Any) -> tuple[
 def data_proto(made: TrainBatch, *, uids: Sequence[str] | None = None, **options: Any) -> Any:
     """Make a ``verl.DataProto`` of a batch, as verl's workers and losses take it.
 
-    Tensors, as of :meth:`TrainBatch.padded`: ``prompts`` [B, P]; ``responses``, ``response_mask`` [B, R];
+    Tensors, as of ``TrainBatch.padded``: ``prompts`` [B, P]; ``responses``, ``response_mask`` [B, R];
     ``input_ids``, ``attention_mask``, ``position_ids`` [B, P + R] (i64); ``rollout_log_probs``, ``advantages`` and
     ``rm_scores`` [B, R] (f32). ``rm_scores`` are the advantages, for the estimator ``trunkline``. Not tensors: ``uid``,
     which rows of one tree share, and ``__num_turns__`` (i32), the stretches of trained tokens of a row.
@@ -97,7 +97,7 @@ def data_proto(made: TrainBatch, *, uids: Sequence[str] | None = None, **options
     Args:
         made: A batch.
         uids: The ``uid`` of each tree of the batch; its number if left out.
-        options: Of :meth:`TrainBatch.padded`, without ``merge`` and ``dtype``.
+        options: Of ``TrainBatch.padded``, without ``merge`` and ``dtype``.
 
     Raises:
         ConfigError: verl is not installed.

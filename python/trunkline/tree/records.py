@@ -32,7 +32,7 @@ _MAX_ATTEMPTS = 1_000_000  # attempts that are believed; a recorded failure is d
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a rollout broke. A tree keeps it as the JSON that :meth:`encode` writes.
+    """Why a rollout broke. A tree keeps it as the JSON that ``encode`` writes.
 
     Attributes:
         kind: The error's class name; empty where another writer left plain text.
@@ -88,7 +88,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         """Read a rollout's recorded error.
 
         Args:
-            text: What :meth:`encode` wrote, or the plain text of another writer, which becomes the message.
+            text: What ``encode`` wrote, or the plain text of another writer, which becomes the message.
         """
         try:
             return _failure_decoder.decode(text)

@@ -56,7 +56,7 @@ def _as_text(value: object) -> str:
 
 
 class NodeTokens(NamedTuple):
-    """Tokens of a node; the properties of :class:`Node` say what the columns hold."""
+    """Tokens of a node; the properties of ``Node`` say what the columns hold."""
 
     ids: memoryview | None = None
     logprobs: memoryview | None = None
@@ -143,7 +143,7 @@ class Node:
         """Its token ids (u32, T), of a turn the sampled ones; None where they are not known.
 
         This and the columns beside it are buffers over memory of their own: ``numpy.asarray``, and ``torch.from_numpy``
-        of that, copy nothing. :meth:`tokens` gives all four, as 64-bit integers too.
+        of that, copy nothing. ``tokens`` gives all four, as 64-bit integers too.
         """
         return self.tokens().ids
 
@@ -195,7 +195,7 @@ class Node:
 
     @property
     def compressed_reasoning(self) -> str | None:
-        """The report on the path to this node, or None; :class:`trunkline.aggregators.Reporter` writes reports."""
+        """The report on the path to this node, or None; ``trunkline.aggregators.Reporter`` writes reports."""
         return self.tree.core.report_of(self.id)
 
     @property
@@ -205,7 +205,7 @@ class Node:
 
     @property
     def visits(self) -> int:
-        """How many rollouts pass through it; for many nodes ask :meth:`Tree.values` once."""
+        """How many rollouts pass through it; for many nodes ask ``Tree.values`` once."""
         return self.tree.core.node(self.id).passes
 
     @property
@@ -309,7 +309,7 @@ class Trajectory:
 
     @property
     def note(self) -> str | None:
-        """What was noted on it last, if anything was; see :mod:`trunkline.scoring.filters`."""
+        """What was noted on it last, if anything was; see ``trunkline.scoring.filters``."""
         return self._facts.note
 
     @property
@@ -432,7 +432,7 @@ class Tree:
         return Node(self, 0)
 
     def node(self, id: int) -> Node:
-        """The node of that number; raises :class:`~trunkline.errors.TreeError` if there is none."""
+        """The node of that number; raises ``TreeError`` if there is none."""
         return Node(self, id)
 
     @property
@@ -477,7 +477,7 @@ class Tree:
     def answer(self) -> str | None:
         """What most rollouts answered, after normalisation; rollouts that broke or were cut do not vote.
 
-        Aggregators (:func:`trunkline.aggregate`) also join answers that are equal as numbers, as 1/2 and 0.5.
+        Aggregators (``trunkline.aggregate``) also join answers that are equal as numbers, as 1/2 and 0.5.
         """
         return majority(facts.answer for facts in self._facts if facts.termination not in UNSCORED)
 

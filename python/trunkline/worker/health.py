@@ -44,7 +44,7 @@ def collect_state(
     now: float,
     environments: PoolCounts | None = None,
 ) -> WorkerState:
-    """Return a worker's state at this reading of :func:`time.monotonic`."""
+    """Return a worker's state at this reading of ``time.monotonic``."""
     turn_gate, runners = client.turn_gate, list(runners)
     requests, request = turn_gate.requests
     tools, tool, seconds = turn_gate.tools

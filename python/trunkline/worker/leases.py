@@ -104,7 +104,7 @@ _STEPS = 8
 
 
 class BudgetLeases:
-    """The run's :class:`~trunkline.rollout.task_budget.Account` in a worker; it spends from one lease at a time.
+    """The run's ``Account`` in a worker; it spends from one lease at a time.
 
     A lease that is too short for a claim is returned as soon as nothing is in flight on it, after ``flush`` has sent
     the calls that it has paid for; another one is requested.
@@ -240,7 +240,7 @@ _RECENT = 8
 
 
 class RateLeases:
-    """Spends granted requests and tokens; a :class:`trunkline.llm.limits.token_bucket.RateLease`.
+    """Spends granted requests and tokens; a ``trunkline.llm.limits.token_bucket.RateLease``.
 
     What replies took less than was booked for them is used for the next requests; what they took beyond it is owed,
     and is part of the next lease request. ``waiting`` returns how many requests wait to be sent.
@@ -258,7 +258,7 @@ class RateLeases:
         self.on_grant: Callable[[], object] = lambda: None
 
     def acquire(self, requests: int, tokens: int) -> float:
-        """See :meth:`trunkline.llm.limits.token_bucket.RateLease.acquire`."""
+        """See ``trunkline.llm.limits.token_bucket.RateLease.acquire``."""
         if requests > 0:
             if any(self._lacks(requests, tokens).values()):
                 self._request(requests, tokens)

@@ -72,9 +72,9 @@ def _believed(figure: object, otherwise: int) -> int:
 
 
 _Row = tuple[str, int, int, int, int, int, int, int, int, int, str]
-"""The fields of a :class:`CallRow`."""
+"""The fields of a ``CallRow``."""
 _ToolRow = tuple[int, str, bool, int, int]
-"""The fields of a :class:`ToolRow`."""
+"""The fields of a ``ToolRow``."""
 _INT = {int}
 _UNKNOWN = (-1, -1, -1, 1, 0, -1, 0)
 """What stands for prompt, cached and generated tokens, attempts, queue, first byte and microseconds that cannot be."""
@@ -216,7 +216,7 @@ class Outbox:
     """Gathers what grew and sends it in batches; each is in flight until it is acknowledged.
 
     Args:
-        concurrency: Requests that may wait for their reply at once; see :meth:`allow`.
+        concurrency: Requests that may wait for their reply at once; see ``allow``.
         send: Takes each batch.
         failed: Called with the error when a batch cannot be sent.
         unacknowledged: Turns that may wait for their acknowledgement, beside those that wait for their reply.
@@ -358,7 +358,7 @@ class Outbox:
             self._failed(error)
 
     def close(self) -> None:
-        """Forget the timer; nothing is sent any more but by :meth:`flush`."""
+        """Forget the timer; nothing is sent any more but by ``flush``."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer, self.wait = None, math.inf

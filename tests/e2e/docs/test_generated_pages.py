@@ -18,6 +18,14 @@ def test_a_page_is_what_the_code_says(page):
     assert page.read_text("utf-8") == PAGES[page](), "python tests/support/generated_pages.py writes it anew"
 
 
+@pytest.mark.parametrize("page", sorted(generated_pages.DECISIONS.glob("*.md")), ids=lambda page: page.stem)
+def test_a_decision_is_read_in_a_minute(page):
+    lines = page.read_text("utf-8").splitlines()
+    if page.name != "index.md":
+        assert len(lines) <= 60
+        assert max(map(len, lines)) <= 140
+
+
 @pytest.mark.parametrize("name", [name for name in tl.errors.__all__ if name[0].isupper()])
 def test_every_class_of_errors_is_in_the_index(name: str):
     assert f"| `{name}` |" in INDEX

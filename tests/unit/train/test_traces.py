@@ -6,18 +6,19 @@ import contextlib
 import copy
 import json
 import math
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import doc_pages
 import pytest
 from groves import D6, Try, grove
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from old_runs import names, unpack
+from places import ROOT
 from token_trees import message, token_trees
 
 import trunkline as tl
@@ -390,11 +391,11 @@ def test_trees_of_recorded_runs_come_back_or_are_refused(name: str, tmp_path: Pa
                 assert verifiers.tree_of(found).digest() == tree.digest()
 
 
-def test_the_snippet_of_the_guide_runs():
-    guide = (Path(__file__).parents[3] / "docs" / "guide" / "trainers.md").read_text("utf-8")
-    (snippet,) = re.findall(r"```python\n(from trunkline\.train import prime, verifiers\n.*?)```", guide, re.DOTALL)
+def test_the_snippet_of_the_how_to_runs():
+    page = (ROOT / "docs" / "how-to" / "trainers.md").read_text("utf-8")
+    (snippet,) = [block.text for block in doc_pages.blocks(page) if "prime.training_samples" in block.text]
     names: dict[str, Any] = {"run": [chains([1], [2]), chains([1], [3])]}
-    exec(snippet, names)
+    exec(snippet.replace('run = tl.open("0.run")\n', ""), names)
     assert names["tree"].digest() == names["run"][0].digest()
     assert len(names["traces"]) == 2
     assert names["data"]

@@ -46,7 +46,7 @@ _ERRORS: Final = {
 
 
 class AnthropicFormat:
-    """``/v1/messages``; see :class:`~trunkline.gateway.types.Format`."""
+    """``/v1/messages``; see ``Format``."""
 
     route = "/v1/messages"
     conversation = "messages"
@@ -253,7 +253,7 @@ def _block(call: ToolCall) -> dict[str, Any]:
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """Return arguments as an object; those that are none are kept as a text, see :func:`_arguments`."""
+    """Return arguments as an object; those that are none are kept as a text, see ``_arguments``."""
     if not arguments.strip():
         return {}
     try:
@@ -264,7 +264,7 @@ def _input(arguments: str) -> dict[str, Any]:
 
 
 def _arguments(given: dict[str, Any], at: fields.FieldPath) -> str:
-    """Return an input as the arguments of a call, with those of :func:`_input` as the model wrote them."""
+    """Return an input as the arguments of a call, with those of ``_input`` as the model wrote them."""
     written = given.get(_INVALID)
     if len(given) == 1 and isinstance(written, str) and _input(written) == given:
         return written

@@ -50,7 +50,7 @@ _PLAIN: Final = 2
 
 
 class ChatFormat:
-    """``/v1/chat/completions``; see :class:`~trunkline.gateway.types.Format`."""
+    """``/v1/chat/completions``; see ``Format``."""
 
     route = "/v1/chat/completions"
     conversation = "messages"

@@ -25,7 +25,7 @@ _KNOWN: Final = frozenset({"prompt", "model", "n", "best_of", "stream", "max_tok
 
 
 class CompletionsFormat:
-    """``/v1/completions``; see :class:`~trunkline.gateway.types.Format`."""
+    """``/v1/completions``; see ``Format``."""
 
     route = "/v1/completions"
     conversation = "prompt"

@@ -31,7 +31,7 @@ _ESCAPED_SIZE: Final = len(r"\u0000")
 NOT_HANDED_OUT: Final = "the run keeps log-probabilities, and hands none out"
 
 SAMPLING: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
-"""Fields that are parameters of :class:`Sampling` by the same name."""
+"""Fields that are parameters of ``Sampling`` by the same name."""
 
 PASSED_ON: Final[Mapping[str, tuple[type, ...]]] = {
     "parallel_tool_calls": (bool,),

@@ -40,7 +40,7 @@ _ENDS: Final = {"length": "max_output_tokens", "content_filter": "content_filter
 
 
 class ResponsesFormat:
-    """``/v1/responses``; see :class:`~trunkline.gateway.types.Format`."""
+    """``/v1/responses``; see ``Format``."""
 
     route = "/v1/responses"
     conversation = "input"

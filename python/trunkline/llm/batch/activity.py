@@ -49,7 +49,7 @@ class Activity:
 
 
 class UnreadActivity:
-    """Takes the place of :class:`Activity` and its rollouts where no LLM reads what rollouts do; counts nothing."""
+    """Takes the place of ``Activity`` and its rollouts where no LLM reads what rollouts do; counts nothing."""
 
     __slots__ = ()
 

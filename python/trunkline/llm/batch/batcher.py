@@ -233,8 +233,8 @@ class BatchLLM:
 
     Args:
         engine: ``generate(list) -> list``, sync or async: a function, or an object with a method ``generate``. It is
-            given :class:`~trunkline.llm.batch.completion.Prompt` objects and returns as many texts, dicts or
-            :class:`~trunkline.llm.batch.completion.Completion` objects, in the same order. A sync one is called in a
+            given ``Prompt`` objects and returns as many texts, dicts or
+            ``Completion`` objects, in the same order. A sync one is called in a
             thread, always the same one; what it returns may be awaitable.
         max_batch: Completions of one call at most. A row-step of as many rows is one call.
         max_wait: Seconds that a batch which could leave waits at most for rollouts that have yet to ask.

@@ -45,7 +45,7 @@ class Dialect(Protocol):
 
     An object with these members is a dialect; it crosses to workers as a strategy does. It must hold no state: its
     methods are functions of their arguments, also for replies that are hostile, and it thinks of thinking itself
-    (:func:`trunkline.llm.dialects.base.spoken` leaves it out).
+    (``trunkline.llm.dialects.base.spoken`` leaves it out).
     """
 
     @property
@@ -73,7 +73,7 @@ class Dialect(Protocol):
         """Return the message that brings a call's result back.
 
         Args:
-            call: The call, as :meth:`parse` read it.
+            call: The call, as ``parse`` read it.
             text: What the tool returned, or what went wrong.
             id: The call's id in the history, as native histories have it.
         """

@@ -103,12 +103,12 @@ class AioTransport:
         self._timeouts: tuple[float, aiohttp.ClientTimeout] = (-1.0, aiohttp.ClientTimeout())
 
     async def post(self, url: str, headers: Mapping[str, str], body: Body, limit: float) -> Answer:
-        """Send one POST; see :meth:`.transport.Transport.post`."""
+        """Send one POST; see ``.transport.Transport.post``."""
         data = body if isinstance(body, bytes) else b"".join(body)
         return await self._send("POST", url, headers, data if len(data) <= _LARGE_BODY else io.BytesIO(data), limit)
 
     async def get(self, url: str, headers: Mapping[str, str], limit: float) -> Answer:
-        """Send one GET; what it takes, returns and raises is that of :meth:`post`."""
+        """Send one GET; what it takes, returns and raises is that of ``post``."""
         return await self._send("GET", url, headers, None, limit)
 
     async def _send(
@@ -232,7 +232,7 @@ class SwitchTransport:
         self._chosen: dict[str, Transport] = {}
 
     def post(self, url: str, headers: Mapping[str, str], body: Body, limit: float) -> Coroutine[Any, Any, Answer]:
-        """Send one POST; see :meth:`.transport.Transport.post`."""
+        """Send one POST; see ``.transport.Transport.post``."""
         return (self._chosen.get(url) or self._choose(url)).post(url, headers, body, limit)
 
     def direct(self, urls: Iterable[str]) -> DirectTransport | None:

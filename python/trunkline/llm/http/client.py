@@ -62,10 +62,10 @@ _Read_co = TypeVar("_Read_co", covariant=True)
 
 
 class BodyReader(Protocol[_Read_co]):
-    """Reads an answer; :class:`trunkline.llm.types.ReplyReader` is one that makes replies."""
+    """Reads an answer; ``trunkline.llm.types.ReplyReader`` is one that makes replies."""
 
     def __call__(self, data: bytes, first: int, attempts: int, micros: int) -> _Read_co:
-        """Read a body; see :class:`trunkline.llm.types.ReplyReader`."""
+        """Read a body; see ``trunkline.llm.types.ReplyReader``."""
         ...
 
 
@@ -73,7 +73,7 @@ class PendingCall(Generic[T]):
     """The state of one call.
 
     Args:
-        route: See :attr:`trunkline.llm.types.Request.route`.
+        route: See ``trunkline.llm.types.Request.route``.
         body: What is posted.
         key: The tree's key.
         n: Draws it asks for.
@@ -210,7 +210,7 @@ class HttpLLM:
 
     A request goes to the endpoint that its tree is at, once that one and the run's limits let it in; a failing
     attempt is repeated, elsewhere if there is an elsewhere. See
-    :mod:`trunkline.llm.limits.router` and :mod:`trunkline.llm.limits.rate_limiter`.
+    ``trunkline.llm.limits.router`` and ``trunkline.llm.limits.rate_limiter``.
 
     Args:
         base_urls: Base URLs, ``/chat/completions`` left out.
@@ -224,8 +224,8 @@ class HttpLLM:
         limits: Rates, and how much may be in flight at one endpoint.
         routing: How endpoints are chosen.
         lease: Grants the rates of ``limits`` where several processes share them; this process alone when None.
-        parties: How many processes share the limits; where it is not 0, slots come through :attr:`shared_slots` alone.
-        transport: What posts; a :class:`SwitchTransport` when None. It is closed with this object.
+        parties: How many processes share the limits; where it is not 0, slots come through ``shared_slots`` alone.
+        transport: What posts; a ``SwitchTransport`` when None. It is closed with this object.
         sleep: Waits between attempts.
         draw: Jitter, from 0 to 1.
         clock: Monotonic seconds.
@@ -316,7 +316,7 @@ class HttpLLM:
         return None if due is None else max(0.0, due - now)
 
     async def complete(self, request: Request) -> Reply:
-        """Complete one request; see :meth:`trunkline.llm.types.LLM.complete`.
+        """Complete one request; see ``trunkline.llm.types.LLM.complete``.
 
         Raises:
             LLMError: No usable reply within the attempts and the deadline, or the request itself was refused.
@@ -340,7 +340,7 @@ class HttpLLM:
             return None  # the first request says what is wrong
 
     async def resume(self, request: Request, attempt: FirstAttempt) -> Reply:
-        """Complete a request that waited in a turn engine, and may have been sent once; see :meth:`complete`."""
+        """Complete a request that waited in a turn engine, and may have been sent once; see ``complete``."""
         call = self._pending(request, attempt.asked)
         if attempt.sent is None:
             return await self._run(call)
@@ -369,7 +369,7 @@ class HttpLLM:
         """Post one body and hand back the answer's, with the limits and retries of a completion.
 
         Args:
-            route: Where to; see :attr:`trunkline.llm.types.Request.route`.
+            route: Where to; see ``trunkline.llm.types.Request.route``.
             body: The JSON body.
             key: The key of the tree that it is for, if it is for one: it goes where that tree is.
 
@@ -646,4 +646,4 @@ def _raw(data: bytes, first: int, attempts: int, micros: int) -> bytes:
 
 
 class _UnusableError(LLMError):
-    """A body that is no completion; raised as :class:`LLMError`, told apart as it is repeated less often."""
+    """A body that is no completion; raised as ``LLMError``, told apart as it is repeated less often."""

@@ -28,7 +28,7 @@ ArrivedAnswer = tuple[int, int, dict[bytes, bytes], bytes, float]
 """Token, status, headers by their names in lower case, body, and seconds from sending to the head of the answer."""
 
 FailedRequest = tuple[int, str, str]
-"""Token, the name of the fault, and its detail; see :meth:`trunkline._core.ExchangeTable.tick`."""
+"""Token, the name of the fault, and its detail; see ``trunkline._core.ExchangeTable.tick``."""
 
 LONG: Final = 16 << 10
 """Up to here it is cheaper to copy a body behind its head than to write twice."""
@@ -60,7 +60,7 @@ def receives_at_once(loop: asyncio.AbstractEventLoop) -> bool:
 
 Writes: TypeAlias = "list[tuple[int, int, bytes | None, bool]]"
 Actions: TypeAlias = "tuple[list[tuple[int, int]], Writes, list[int], list[int], float | None]"
-"""What is to be done with sockets; see :meth:`trunkline._core.ExchangeTable.act`."""
+"""What is to be done with sockets; see ``trunkline._core.ExchangeTable.act``."""
 
 
 class TurnSource(Protocol):

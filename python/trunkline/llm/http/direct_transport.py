@@ -86,7 +86,7 @@ class _Route:
 
 
 class DirectTransport:
-    """Posts over keep-alive connections of its own, plain or over TLS; see ``docs/design/transport.md``.
+    """Posts over keep-alive connections of its own, plain or over TLS; see ``docs/explanation/turn.md``.
 
     Redirects are not followed, cookies are not kept, no compression is asked for, the environment is not
     read. A request whose connection had answered before and was closed before any byte of this answer came
@@ -130,7 +130,7 @@ class DirectTransport:
         self._closed = False
 
     async def post(self, url: str, headers: Mapping[str, str], body: Body, limit: float) -> Answer:
-        """Send one POST; see :meth:`.transport.Transport.post`."""
+        """Send one POST; see ``.transport.Transport.post``."""
         route = self._routes.get(url) or self._route(url)
         head = route.head(headers)
         size = len(body) if isinstance(body, bytes) else sum(map(len, body))
@@ -203,7 +203,7 @@ class DirectTransport:
             future.set_exception(error)
 
     def error(self, fault: str, detail: str, limit: float) -> TransportError:
-        """Say what a fault of the table means; see :meth:`trunkline._core.ExchangeTable.land`."""
+        """Say what a fault of the table means; see ``trunkline._core.ExchangeTable.land``."""
         words = _WORDS.get(fault)
         if words is not None:
             return TransportError(words, unreachable=fault == "connect_late", timeout=fault == "connect_late")

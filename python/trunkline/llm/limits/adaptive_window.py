@@ -42,7 +42,7 @@ class Window:
     It shrinks once per burst of 429s, however many answers the burst has, and when replies take ``slowdown`` times as
     long for a token as the endpoint's best moving average. It grows by a constant rate in time, so that recovery takes
     as long for an endpoint with ten-second replies as for a fast one. After an outage it starts from one request and
-    grows with each reply up to half of what it was (slow start). Between :meth:`begin` and :meth:`open` it is
+    grows with each reply up to half of what it was (slow start). Between ``begin`` and ``open`` it is
     ``narrow``.
     """
 

@@ -45,8 +45,8 @@ def estimate(body: Body, n: int) -> int:
 class Limiter:
     """Admits requests where a slot of the run, a slot of the endpoint and all rates allow it, the longest wait first.
 
-    Where nothing limits, :meth:`enter` is a few comparisons and two sums. ``owed`` slots are lost as soon as requests
-    complete, and counted in ``back``; see :class:`SharedSlots`. ``on_change`` is called when a request must wait for a
+    Where nothing limits, ``enter`` is a few comparisons and two sums. ``owed`` slots are lost as soon as requests
+    complete, and counted in ``back``; see ``SharedSlots``. ``on_change`` is called when a request must wait for a
     slot, and when a slot that is owed is back.
     """
 
@@ -77,7 +77,7 @@ class Limiter:
         self._refund = InterruptibleSleep(sleep)
 
     def enter(self, queue: EndpointQueue) -> bool:
-        """Admit a request at once where nothing limits it; else it must :meth:`wait`."""
+        """Admit a request at once where nothing limits it; else it must ``wait``."""
         if (
             self.free <= 0
             or self._held
@@ -290,7 +290,7 @@ class EndpointQueue:
         closed: Whether no request is admitted, and waiting ones leave.
         urgent: Whether one request, a probe, passes a full window and a closed queue.
         row: Requests that wait for a slot alone, with numbers in the order in which they came.
-        slots: The most that may be in flight, however large the window is; see :class:`SharedSlots`.
+        slots: The most that may be in flight, however large the window is; see ``SharedSlots``.
         owed: Slots that are lost as soon as requests complete.
         back: Slots that were lost so since they were last reported.
         on_close: Called when it closes while requests of a turn engine wait.
@@ -375,7 +375,7 @@ class SharedSlots:
         self._limiter.admit()
 
     def reclaim(self, slots: Sequence[int]) -> None:
-        """Owe so many slots from now on; :meth:`repaid` says which are back."""
+        """Owe so many slots from now on; ``repaid`` says which are back."""
         limiter, held = self._limiter, self.held
         limiter.owed = min(limiter.owed + slots[0], held[0])
         for queue, less in zip(self._limited, slots[1:], strict=True):

@@ -77,7 +77,7 @@ class Router:
         return next(each.trouble for each in self.endpoints if each.trouble is not None)
 
     def choose(self, key: int, avoid: Endpoint | None = None) -> Endpoint | None:
-        """Choose at once, ``avoid`` only where no other is open; None if none is, or requests :meth:`wait` already."""
+        """Choose at once, ``avoid`` only where no other is open; None if none is, or requests ``wait`` already."""
         if self._waiting:
             return None
         return self._pick(key, avoid, self._clock() if self._closed else 0.0)
@@ -126,7 +126,7 @@ class Router:
         self._count()
 
     def struck(self, endpoint: Endpoint, outcome: Outcome) -> bool:
-        """Take an endpoint out, the last one only until :meth:`renew`; returns whether others are left."""
+        """Take an endpoint out, the last one only until ``renew``; returns whether others are left."""
         others = not all(other is endpoint or other.out for other in self.endpoints)
         if not endpoint.out:
             if others:

@@ -82,7 +82,7 @@ class LocalRates:
 
 
 def acquire(first: TokenBucket | None, second: TokenBucket | None, requests: int, tokens: int) -> float:
-    """Take from a bucket of requests and one of tokens, both or neither; see :meth:`RateLease.acquire`."""
+    """Take from a bucket of requests and one of tokens, both or neither; see ``RateLease.acquire``."""
     if requests > 0:
         wait = 0.0 if first is None else first.wait(requests)
         if second is not None:

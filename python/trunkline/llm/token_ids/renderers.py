@@ -258,7 +258,7 @@ class Post(Protocol):
     """Posts to the servers of an LLM."""
 
     async def __call__(self, route: str, body: bytes, key: int = 0) -> bytes:
-        """Post a body and return the answer's; see :meth:`trunkline.llm.http.client.HttpLLM.call`."""
+        """Post a body and return the answer's; see ``trunkline.llm.http.client.HttpLLM.call``."""
         ...
 
 

@@ -26,7 +26,7 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
     """An agent of another framework, whose model calls become turns of its rollout: ``run(agent, tasks, program=...)``.
 
     It asks an endpoint on loopback, which speaks chat completions, responses, completions and Anthropic's messages, by
-    a base URL of its rollout. The run's :class:`trunkline.Agent` says which model is asked, what of its sampling
+    a base URL of its rollout. The run's ``trunkline.Agent`` says which model is asked, what of its sampling
     replaces the agent's own, and the limits.
 
     A fork or a resumed rollout is the agent started again: what it asked before is answered from the record, and its
@@ -51,7 +51,7 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
         roles: Names of agents in it, where there are several: a request for a model of such a name is a turn of that
             role. All of them ask the run's model.
         process: How the process is started, and its limits: fields of
-            :class:`~trunkline.rollout.external.process.AgentCommand` but for ``command`` and ``function``.
+            ``AgentCommand`` but for ``command`` and ``function``.
 
     Raises:
         ConfigError: A field has a value it cannot have.

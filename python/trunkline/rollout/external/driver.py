@@ -55,7 +55,7 @@ _MOST_BRANCHES: Final = 8
 
 
 class ExternalDriver:
-    """Plays the rollouts of one tree; see :class:`~trunkline.rollout.drivers.ProgramDriver`."""
+    """Plays the rollouts of one tree; see ``ProgramDriver``."""
 
     def __init__(self, program: ExternalProgram, core: CoreTree, seed: int) -> None:
         self._program = program
@@ -117,7 +117,7 @@ class ExternalDriver:
         return number
 
     async def play(self, rollout: Rollout) -> NoReturn:
-        """Play a rollout from its position on the tree until :class:`Finished` or an error."""
+        """Play a rollout from its position on the tree until ``Finished`` or an error."""
         drawn = self._journal.drawn(rollout.id)
         if drawn is not None and not self._drawable(drawn):
             why = "other calls were in flight at this fork point, or its call was not answered in full"

@@ -46,7 +46,7 @@ class CallNote(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CallDraw:
-    """One draw of a call: its number among equal ones, what :func:`trunkline._core.call_ids` says, its record."""
+    """One draw of a call: its number among equal ones, what ``trunkline._core.call_ids`` says, its record."""
 
     asked = at = fragment = 0
     pending: PendingTurn | None = None

@@ -68,7 +68,7 @@ class _RecordedCall(NamedTuple):
 
 
 class RecordedPlay:
-    """Answers an agent from a record alone; see :class:`~trunkline.gateway.server.GatewaySession`.
+    """Answers an agent from a record alone; see ``GatewaySession``.
 
     Args:
         tree: The tree, whose first rollout is the record.

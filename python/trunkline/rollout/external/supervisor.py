@@ -1,6 +1,6 @@
 """Starts agents and watches them: ``python ... -c ... DESCRIPTOR PARENT``.
 
-:mod:`trunkline.rollout.external.process` starts it, and sends a socket for each agent. For each, a child is forked that
+``trunkline.rollout.external.process`` starts it, and sends a socket for each agent. For each, a child is forked that
 makes the agent's folder, starts the agent, keeps its limits, and removes all that is left of it once the socket or this
 process ends. Standard library only, but for the module of an agent that is a function.
 """
@@ -67,7 +67,7 @@ class _Refused(Exception):
 
 
 class AgentSettings(NamedTuple):
-    """What the agents of a worker have in common; see :class:`~trunkline.rollout.external.process.AgentCommand`."""
+    """What the agents of a worker have in common; see ``AgentCommand``."""
 
     function: str
     folder: str

@@ -41,7 +41,7 @@ _SUBPROCESS: Final = "subprocess"
 
 
 class VerifiersEnvironment(NamedTuple):
-    """What a run needs of an environment of verifiers; :func:`from_verifiers` makes it.
+    """What a run needs of an environment of verifiers; ``from_verifiers`` makes it.
 
     Attributes:
         tasks: Its tasks. Their messages are what a chat loop is told first, and their metadata hold the task's data.
@@ -73,8 +73,8 @@ def from_verifiers(
             that of the taskset, else ``null``, a chat loop with the environment's tools; one without a runtime is a
             process of this machine.
         limit: How many tasks are taken; all when None, which an infinite taskset cannot give.
-        effects: What an episode changes, as of :class:`trunkline.External`: forks run it again.
-        masks: What may differ in its requests when it runs again, as of :class:`trunkline.External`.
+        effects: What an episode changes, as of ``trunkline.External``: forks run it again.
+        masks: What may differ in its requests when it runs again, as of ``trunkline.External``.
         on_divergence: What becomes of an episode that, run again, asks something else, as of the same.
 
     Raises:
@@ -342,7 +342,7 @@ def episode_reward(trajectory: Trajectory) -> Scored | dict[str, Any]:
     begin with that of the agent where there are several.
 
     Args:
-        trajectory: A rollout of :func:`from_verifiers`.
+        trajectory: A rollout of ``from_verifiers``.
     """
     traces = (trajectory.final_info or {}).get("traces") or []
     rewards = [one["reward"] for one in traces if one["counts"] and one["reward"] is not None]

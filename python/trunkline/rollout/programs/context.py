@@ -160,8 +160,8 @@ class ProgramContext(ReplayState):
 
     A program is run again to go on with a rollout elsewhere, or to fork it; it is then given what it was given before,
     and nothing is asked, called or run again. So it must do the same again: it awaits its rollout and nothing else
-    (``asyncio.gather``, task groups, timeouts and queues over that are fine), takes chance from :attr:`random`, time
-    from :meth:`now`, and everything else that may change from :meth:`call`.
+    (``asyncio.gather``, task groups, timeouts and queues over that are fine), takes chance from ``random``, time
+    from ``now``, and everything else that may change from ``call``.
 
     Args:
         rollout: The rollout.
@@ -205,10 +205,10 @@ class ProgramContext(ReplayState):
 
         Args:
             agent: Who is asked, by its name in the tree: a role. The run's agent when None.
-            messages: All that it is shown: chat messages, and what :meth:`ask` and the others returned. The rollout's
+            messages: All that it is shown: chat messages, and what ``ask`` and the others returned. The rollout's
                 own path when None.
             note: What it returns of the reply, as JSON holds it, is on record with the turn: ``ModelTurn.note``.
-            **sampling: Fields of :class:`trunkline.Sampling` that take the place of the agent's.
+            **sampling: Fields of ``trunkline.Sampling`` that take the place of the agent's.
 
         Raises:
             LLMError: No usable reply came. That is on record, too; a program may catch it.
@@ -370,7 +370,7 @@ class ProgramContext(ReplayState):
             content: Its text, or a whole chat message.
             role: The role of a text: ``user``, ``system``, ``developer`` or ``assistant``.
             by: Who says it, for the tree.
-            seen: What came of the tool that says it, of :meth:`tool`: then it counts as a tool call.
+            seen: What came of the tool that says it, of ``tool``: then it counts as a tool call.
 
         Raises:
             ProgramError: It is no message.
@@ -502,10 +502,10 @@ class ProgramContext(ReplayState):
         return [ContextMessage(text, node, ok) for text, node, ok in zip(texts, nodes, oks, strict=True)]
 
     def cut(self, pieces: Sequence[bytes | int]) -> MessagePieces:
-        """Make one message for :meth:`ask` out of pieces, each of which is kept once however many messages have it.
+        """Make one message for ``ask`` out of pieces, each of which is kept once however many messages have it.
 
         Args:
-            pieces: As :func:`trunkline.llm.messages.piece` encodes them, or numbers of such that were cut before.
+            pieces: As ``trunkline.llm.messages.piece`` encodes them, or numbers of such that were cut before.
         """
         fragment = self._core.fragment
         return MessagePieces(tuple(piece if isinstance(piece, int) else fragment(piece) for piece in pieces))

@@ -62,7 +62,7 @@ class ProgramEnvironment(EnvironmentHandle):
 
     @asynccontextmanager
     async def entered(self) -> AsyncIterator[None]:
-        """Provide the environment, which :meth:`ready` brings to its state; raises EnvironmentFailed or ForkRefused."""
+        """Provide the environment, which ``ready`` brings to its state; raises EnvironmentFailed or ForkRefused."""
         self.environment = environment = self._made()
         try:
             yield

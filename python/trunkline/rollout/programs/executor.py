@@ -52,7 +52,7 @@ class ProgramExecutor:
         name: Interns a string in the tree.
         recorded: Returns a turn of the tree.
         environment: The rollout's environment; None without one.
-        has_grown: Whether the tree grew since the last :meth:`flush`.
+        has_grown: Whether the tree grew since the last ``flush``.
     """
 
     def __init__(self, rollout: Rollout) -> None:
@@ -103,13 +103,13 @@ class ProgramExecutor:
         *,
         joins: bool,
     ) -> Coroutine[Any, Any, PendingTurn]:
-        """Ask for a turn, and keep it off the tree until :meth:`land`.
+        """Ask for a turn, and keep it off the tree until ``land``.
 
         Args:
             compiled: The agent that is asked.
             leaf: The node whose path is the conversation.
             context: What is sent instead; None where it is that path.
-            step: The step, as of :class:`~trunkline.llm.types.Request`.
+            step: The step, as of ``Request``.
             asked: How many turns of the same role were asked for before in it.
             number: How many turns of all roles were asked for before.
             draft: That path with messages behind it that are sent instead; None where it is the path, or a context.
@@ -315,7 +315,7 @@ class ProgramExecutor:
         Args:
             toolbox: What runs the tool.
             name: The tool's name.
-            number: As for :meth:`direct`.
+            number: As for ``direct``.
             arguments: Its arguments.
             record: What is on record for it.
         """
@@ -336,7 +336,7 @@ class ProgramExecutor:
 
         Args:
             tool: The tool.
-            number: As for :meth:`direct`.
+            number: As for ``direct``.
             seen: What came of it.
         """
         self._used((tool.name,), (tool,), (seen,), _DIRECT + number)

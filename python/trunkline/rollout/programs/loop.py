@@ -97,7 +97,7 @@ class ProgramTimer(_Callback, asyncio.TimerHandle):
 
 
 class ProgramLoop(asyncio.AbstractEventLoop):
-    """Runs the callbacks of one program when :meth:`run` is called, and fires a timer when :meth:`fire` is.
+    """Runs the callbacks of one program when ``run`` is called, and fires a timer when ``fire`` is.
 
     Its time stands still but for timers: one that fires sets it to the time for which the timer was made.
 

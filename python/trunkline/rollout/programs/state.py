@@ -93,14 +93,14 @@ class ReplayState:
         """Return what is on record for something that appends nothing, or do it and write that down.
 
         Args:
-            kind: See :class:`~trunkline.rollout.programs.replay.Record`.
+            kind: See ``Record``.
             key: Likewise.
             given: What it is done with.
             run: Does it.
             noted: Called with it in the step in which it is written down.
             passed: Called with what is on record, before it is given out.
             told: What else is then put on record, and returned with it.
-            ordered: See :class:`~trunkline.rollout.programs.replay.ReplaySlot`.
+            ordered: See ``ReplaySlot``.
         """
         self._check()
         mark = [hashlib.blake2b(given, digest_size=8).hexdigest(), excerpt(given, _SHOWN)]

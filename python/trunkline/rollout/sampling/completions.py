@@ -169,7 +169,7 @@ class CompletionClient:
         self.turn_gate.dispatchers.append(self.dispatcher)
 
     def of(self, _llm: str) -> CompletionClient:
-        """Return who asks an LLM: there is one. See :class:`CompletionClients`."""
+        """Return who asks an LLM: there is one. See ``CompletionClients``."""
         return self
 
     async def ask(self, request: Request, turns: TurnReader, attempt: FirstAttempt | None = None) -> None:
@@ -373,7 +373,7 @@ def _micros(start: int) -> int:
 
 
 class CompletionClients:
-    """Several LLMs where one could be: see :class:`CompletionClient`, whose place it takes.
+    """Several LLMs where one could be: see ``CompletionClient``, whose place it takes.
 
     Args:
         clients: Who asks each LLM, by its name; they share what is underway, and the weights.

@@ -90,7 +90,7 @@ class TurnDispatcher:
     first of several draws alone.
 
     Plain requests over HTTP and to batch engines are the turn engine's, and so are the turns that they bring. All
-    others, and those that brought no turns, go through :meth:`Sampler.send`.
+    others, and those that brought no turns, go through ``Sampler.send``.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class TurnDispatcher:
         return self.sender is not None and not self._weights.held
 
     def want_pending(self, tree: int, wanted: WantedTurn, ask: TurnRequest, compiled: CompiledAgent) -> None:
-        """Ask for what a program wants at the end of this pass; only where :meth:`takes` says so."""
+        """Ask for what a program wants at the end of this pass; only where ``takes`` says so."""
         assert self.sender is not None
         agent = self._plain_agents.get(compiled)
         if agent is None:

@@ -335,7 +335,7 @@ class TraceRecorder:
             tools: The tools there are: a model may have made a name up.
             calls: The calls, or the tools.
             seen: What came of them.
-            started: When they began; see :meth:`now`.
+            started: When they began; see ``now``.
         """
         for call, (text, ok, micros) in zip(calls, seen, strict=True):
             name = call.name if call.name in tools else UNKNOWN

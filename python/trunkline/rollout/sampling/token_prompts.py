@@ -289,12 +289,12 @@ def _shorter(compiled: CompiledAgent, tokens: int) -> Sampling:
 
 
 class TokenTurnReader(TurnReader):
-    """Turns with their token ids; see :class:`TurnReader`.
+    """Turns with their token ids; see ``TurnReader``.
 
     Args:
         prompt: The prompt that was sent.
         leaf: The node it was sent for.
-        rest: As for :class:`TurnReader`.
+        rest: As for ``TurnReader``.
     """
 
     def __init__(self, prompt: TokenPrompt, leaf: int, *rest: Any) -> None:

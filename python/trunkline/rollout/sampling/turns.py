@@ -76,8 +76,8 @@ def taken_apart(form: Form, compiled: CompiledAgent, choice: ReplyChoice) -> Rep
 class TurnReader:
     """Makes turns of the draws of one state: draw i becomes the next turn of rollout i.
 
-    An LLM that receives bytes calls it with them (it is the request's :class:`~trunkline.llm.types.ReplyReader`), and
-    the reply is read and put on the tree in one step. What another LLM made of its answer comes by :meth:`adopt`.
+    An LLM that receives bytes calls it with them (it is the request's ``ReplyReader``), and
+    the reply is read and put on the tree in one step. What another LLM made of its answer comes by ``adopt``.
 
     Args:
         core: The tree.
@@ -113,7 +113,7 @@ class TurnReader:
     _engine_reading: ReplyOptions | None = None
 
     def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
-        """Read an answer's bytes; see :class:`~trunkline.llm.types.ReplyReader`."""
+        """Read an answer's bytes; see ``ReplyReader``."""
         reply = self._read(data, first, attempts, micros, most)
         self._tell(reply)
         return reply
@@ -288,7 +288,7 @@ class TurnRequest(msgspec.Struct):
         turn: Model turns on it.
         reservation: What was set aside for it; None where nothing is limited.
         context: What is sent instead of the conversation, as the tree has it.
-        step: See :class:`~trunkline.llm.types.Request`.
+        step: See ``Request``.
         asked: Likewise.
         draft: A draft of the tree: messages that are sent behind the conversation; None where there are none.
         more: These messages.
@@ -367,7 +367,7 @@ class PendingTurn(TurnReader):
         told: DrawCallback | None,
         prompt: TokenPrompt | None = None,
     ) -> None:
-        """Ask for the draw in a request of its own, or again; see :class:`TurnReader`."""
+        """Ask for the draw in a request of its own, or again; see ``TurnReader``."""
         self.found = [None]
         self._compiled = compiled
         self._called = called
@@ -397,7 +397,7 @@ class PendingTurn(TurnReader):
         return choice if self._prompt is None else self._prompt.read(self._compiled, choice)
 
     def answered(self, call: tuple[str, str, str, CallFigures, str, int]) -> None:
-        """Keep what a request cost that the engine has read; see :meth:`TurnSink.answered`."""
+        """Keep what a request cost that the engine has read; see ``TurnSink.answered``."""
         self._call = call
 
     def keep(self, reply: Reply) -> None:
@@ -433,7 +433,7 @@ class PendingTurn(TurnReader):
         *,
         alone: bool,
     ) -> AppendedTurn:
-        """Put the turn on a tree, and the program's record of it, as :mod:`trunkline.tree.records` has it.
+        """Put the turn on a tree, and the program's record of it, as ``trunkline.tree.records`` has it.
 
         Args:
             core: The tree.

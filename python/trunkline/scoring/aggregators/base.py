@@ -23,7 +23,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         reward: Its reward; NaN where unscored.
         report: Its compressed reasoning; empty if there is none.
         value: V(s) of a state that it came from; NaN where nothing is scored there.
-            :func:`trunkline.scoring.confidence.value` says which state.
+            ``trunkline.scoring.confidence.value`` says which state.
         messages: Its conversation, for an aggregator that has reports written; empty where that is not needed.
     """
 
@@ -82,7 +82,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 class Aggregator(Protocol):
     """Makes one answer of many. The order of the candidates makes no difference to it.
 
-    One that reads :attr:`Candidate.messages` says so with an attribute ``reads_messages = True``.
+    One that reads ``Candidate.messages`` says so with an attribute ``reads_messages = True``.
     """
 
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:

@@ -219,15 +219,15 @@ class Synthesis(Picker, frozen=True):
     """The answer that a model picks, given all answers and the reports of the tries: one call a question.
 
     It picks one of the candidates' answers and never writes another. A reply that picks none is asked for once more;
-    then, and where the model gives no reply, the weighted vote decides and :attr:`Decision.why` says so. Where all
+    then, and where the model gives no reply, the weighted vote decides and ``Decision.why`` says so. Where all
     tries agree, nothing is asked. Tries without a report are shown by their answer alone.
 
     Args:
         llm: The model's endpoint: a ``trunkline.LLM``, a base URL, an ``AsyncOpenAI`` client, or a user's own LLM.
         model: The model's name.
         by: What weighs in the vote that decides where the model does not.
-        contain: See :class:`.voting.Majority`.
-        same: See :class:`.voting.Majority`.
+        contain: See ``.voting.Majority``.
+        same: See ``.voting.Majority``.
         sampling: How the model samples.
         seed: Seed of what is asked.
 
@@ -238,7 +238,7 @@ class Synthesis(Picker, frozen=True):
     name: ClassVar[str] = "synthesis"
 
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
-        """See :meth:`.base.Aggregator.decide`.
+        """See ``.base.Aggregator.decide``.
 
         Raises:
             EndpointError: The model's endpoint serves no rollout.
@@ -264,11 +264,11 @@ class Integrate(Picker, frozen=True):
 
     A try without a report gets one: a model writes it from the candidate's messages, for all of them at once. Where
     there are no messages the answer stands alone, and where that call fails or brings nothing, an extracted report
-    stands for it (:func:`trunkline.scoring.reports.extractive.extract`). A report that does not state its try's answer
+    stands for it (``trunkline.scoring.reports.extractive.extract``). A report that does not state its try's answer
     is marked as unclear, and the try's vote counts half. Then one call over all reports picks one of the answers, as
-    for :class:`Synthesis`. Where all tries agree, nothing is asked.
+    for ``Synthesis``. Where all tries agree, nothing is asked.
 
-    The options are those of :class:`Synthesis`.
+    The options are those of ``Synthesis``.
 
     Raises:
         ConfigError: An option has a value it cannot have.
@@ -278,7 +278,7 @@ class Integrate(Picker, frozen=True):
     reads_messages: ClassVar[bool] = True
 
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
-        """See :meth:`.base.Aggregator.decide`.
+        """See ``.base.Aggregator.decide``.
 
         Raises:
             EndpointError: The model's endpoint serves no rollout.

@@ -57,7 +57,7 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 def key_of(answer: str) -> str:
-    """The normal form in which answers are compared (:func:`trunkline.tree.answers.normalise`, and exact numbers).
+    """The normal form in which answers are compared (``trunkline.tree.answers.normalise``, and exact numbers).
 
     Fractions of whole numbers are their values: ``1/2`` is ``0.5``, ``2/6`` is ``1/3``. A percentage is the number
     before the sign: ``50 %`` is ``50``, not ``0.5``, since an answer to a question for a percentage may omit the sign.
@@ -79,7 +79,7 @@ def votes(answer: str | None) -> bool:
 
 
 def _written(value: Fraction) -> str:
-    """A fraction as a decimal number where it is one, in the form of :func:`normalise`; else in lowest terms."""
+    """A fraction as a decimal number where it is one, in the form of ``normalise``; else in lowest terms."""
     below, twos, fives = value.denominator, 0, 0
     while below % 2 == 0:
         below, twos = below // 2, twos + 1
@@ -96,7 +96,7 @@ def _written(value: Fraction) -> str:
 def cluster(answers: Sequence[str | None], *, contain: bool = False, same: Same | None = None) -> list[Cluster]:
     """Group equivalent answers; their order makes no difference.
 
-    Answers are joined by equal keys (:func:`key_of`), by ``same`` in either order, and with ``contain`` where one holds
+    Answers are joined by equal keys (``key_of``), by ``same`` in either order, and with ``contain`` where one holds
     the other unambiguously; joins are transitive.
     """
     positions: dict[str, list[int]] = {}
@@ -331,7 +331,7 @@ class Majority(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         contain: Whether an answer counts as one that holds it, where that is unambiguous; see
-            :func:`trunkline.scoring.aggregators.voting.cluster`.
+            ``trunkline.scoring.aggregators.voting.cluster``.
         same: Whether two answers mean the same, beside those with one normal form; on a command line
             ``module:function``.
 
@@ -347,7 +347,7 @@ class Majority(msgspec.Struct, frozen=True, kw_only=True):
         check_options("Majority", "confidence", self.contain, self.same)
 
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
-        """See :meth:`.base.Aggregator.decide`; a tie goes to the first in the order of normalised answers."""
+        """See ``.base.Aggregator.decide``; a tie goes to the first in the order of normalised answers."""
         return poll(candidates, contain=self.contain, same=self.same).decision(self.name)
 
 
@@ -359,8 +359,8 @@ class WeightedVote(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         by: What weighs: the candidates' ``confidence``, ``reward`` or ``value``.
-        contain: See :class:`Majority`.
-        same: See :class:`Majority`.
+        contain: See ``Majority``.
+        same: See ``Majority``.
 
     Raises:
         ConfigError: An option has a value it cannot have.
@@ -375,7 +375,7 @@ class WeightedVote(msgspec.Struct, frozen=True, kw_only=True):
         check_options("WeightedVote", self.by, self.contain, self.same)
 
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
-        """See :meth:`.base.Aggregator.decide`; a tie goes to the first in the order of normalised answers."""
+        """See ``.base.Aggregator.decide``; a tie goes to the first in the order of normalised answers."""
         weigh, why = weights(candidates, self.by)
         return poll(candidates, weigh, contain=self.contain, same=self.same, why=why).decision(self.name)
 
@@ -389,8 +389,8 @@ class BestOfN(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         by: What is best: the candidates' ``reward``, ``confidence`` or ``value``. Here they may be negative; one that
             is infinite does not count.
-        contain: See :class:`Majority`.
-        same: See :class:`Majority`.
+        contain: See ``Majority``.
+        same: See ``Majority``.
 
     Raises:
         ConfigError: An option has a value it cannot have.
@@ -405,7 +405,7 @@ class BestOfN(msgspec.Struct, frozen=True, kw_only=True):
         check_options("BestOfN", self.by, self.contain, self.same)
 
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
-        """See :meth:`.base.Aggregator.decide`."""
+        """See ``.base.Aggregator.decide``."""
         ballot = poll(candidates, contain=self.contain, same=self.same)
         values = {one.id: number_of(one, self.by) for one in candidates}
         best = [

@@ -43,7 +43,7 @@ class Filter(Protocol):
     A filter decides from the group alone, so that a run that was broken off can go on, and crosses to workers as a
     reward does. It may raise: then it has said nothing, the group counts as not judged, and the run continues.
 
-    Only :meth:`judge` is needed. Optional:
+    Only ``judge`` is needed. Optional:
 
     * ``whole``: whether it judges groups, such as those without variance. Such filters come after all others, so that
       they see what those left; otherwise filters judge in the order in which they are given.

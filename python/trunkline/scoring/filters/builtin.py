@@ -243,7 +243,7 @@ _POLICIES = ("bridge", "realign", "fork")
 class ExactPrefix(msgspec.Struct, frozen=True, kw_only=True):
     """Drops trajectories with a turn whose prompt did not go on from its path's token ids (as rLLM does).
 
-    Such turns are known where token ids are (:class:`trunkline.TokenMode`); without them nothing is found.
+    Such turns are known where token ids are (``trunkline.TokenMode``); without them nothing is found.
 
     Args:
         allowed: Policies that make up for it, among ``bridge``, ``realign`` and ``fork``; none by default.
@@ -282,7 +282,7 @@ class ZeroVariance(msgspec.Struct, frozen=True, kw_only=True):
     A group without any is dropped. The standard deviation is computed without rounding, so that equal rewards are
     equal. The defaults are DAPO's (Yu et al. 2025, arXiv 2503.14476, in TreePO's recipe): a group is kept if its
     standard deviation is above 0, or if it has one rollout. Dr.MAS's rule, not all rewards equal, comes to the same.
-    :mod:`trunkline.scoring.filters.builtin` has those of SimpleTIR, slime and SkyRL.
+    ``trunkline.scoring.filters.builtin`` has those of SimpleTIR, slime and SkyRL.
 
     Args:
         measure: ``std`` or ``spread`` (largest less smallest reward).

@@ -85,7 +85,7 @@ def _fitting(name: str, n: int, c: int, k: int) -> None:
 
 
 def mean_pass_at_k(rewards: Rewards, k: int, *, threshold: float = 1.0) -> Estimate | None:
-    """pass@k over tasks; see :func:`pass_at_k`.
+    """pass@k over tasks; see ``pass_at_k``.
 
     Args:
         rewards: For each task the rewards of its tries.
@@ -100,7 +100,7 @@ def mean_pass_at_k(rewards: Rewards, k: int, *, threshold: float = 1.0) -> Estim
 
 
 def mean_pass_hat_k(rewards: Rewards, k: int, *, threshold: float = 1.0) -> Estimate | None:
-    """pass^k over tasks; see :func:`pass_hat_k`.
+    """pass^k over tasks; see ``pass_hat_k``.
 
     Args:
         rewards: For each task the rewards of its tries.
@@ -245,7 +245,7 @@ def _times(row: Sequence[int], factor: Sequence[int], room: int) -> list[int]:
 
 
 def majority_of(answers: Sequence[str | None], rewards: Sequence[float]) -> float | None:
-    """The mean reward of a task's answers with the most votes; see :func:`majority_at_n`."""
+    """The mean reward of a task's answers with the most votes; see ``majority_at_n``."""
     if len(answers) == 1:
         # A class of its own, or no vote.
         (answer,), (reward,) = answers, rewards
@@ -270,7 +270,7 @@ def majority_at_n(answers: Sequence[Sequence[str | None]], rewards: Rewards) -> 
     """The mean over tasks of the reward of the answer with the most votes.
 
     This is self-consistency (Wang et al. 2023).
-    Answers are compared after normalisation (:func:`trunkline.tree.answers.normalise`), and a class of equal answers is
+    Answers are compared after normalisation (``trunkline.tree.answers.normalise``), and a class of equal answers is
     worth the mean reward of its scored members. A tie counts as its expectation under a fair draw between the classes
     in it. Aggregators join more answers than that, as 1/2 and 0.5, so one may find another majority.
 
@@ -316,7 +316,7 @@ class AnswerClasses:
 
 
 class MajorityAtK:
-    """Adds up votes among k tries, one task at a time; see :func:`majority_at_k`."""
+    """Adds up votes among k tries, one task at a time; see ``majority_at_k``."""
 
     def __init__(self, k: int) -> None:
         check_k("majority@", k)
@@ -341,7 +341,7 @@ class MajorityAtK:
 def majority_at_k(answers: Sequence[Sequence[str | None]], rewards: Rewards, k: int) -> Estimate | None:
     """The mean over tasks of what a vote among k of their tries is worth, over all subsets of k tries.
 
-    It is what :func:`majority_at_n` would give in the mean if only k tries had been made, with answers compared alike:
+    It is what ``majority_at_n`` would give in the mean if only k tries had been made, with answers compared alike:
     exact, as subsets are counted and not drawn, and with k the number of tries the same. Tries without an answer are
     tries, and do not vote; a subset without a vote is worth 0. Tries that were not scored are left out.
 
@@ -439,7 +439,7 @@ _NAME = re.compile(r"(avg@|pass@|pass\^|majority@)([0-9]{1,6})")
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """A metric of the tries of tasks; make one with :func:`metric`.
+    """A metric of the tries of tasks; make one with ``metric``.
 
     Attributes:
         kind: ``accuracy``, ``best``, ``majority``, or the part of the name before its number.
@@ -451,7 +451,7 @@ class Metric(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name that :func:`metric` reads."""
+        """The name that ``metric`` reads."""
         return self.kind if self.k is None else f"{self.kind}{self.k}"
 
     def value(self, answers: Sequence[str | None], rewards: Sequence[float]) -> float | None:

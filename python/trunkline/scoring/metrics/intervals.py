@@ -179,11 +179,11 @@ class RewardCounter:
             self.bounded = self.bounded and min(rewards) >= 0.0 and max(rewards) <= 1.0
 
     def accuracy(self) -> Estimate | None:
-        """See :func:`accuracy`."""
+        """See ``accuracy``."""
         return estimate(self._means, self._scored, self._tries, bounded=self.bounded)
 
     def best_of_n(self) -> Estimate | None:
-        """See :func:`best_of_n`; for the interval each task is one try."""
+        """See ``best_of_n``; for the interval each task is one try."""
         return estimate(self._best, len(self._best), self._tries, bounded=self.bounded, scored=self._scored)
 
 
@@ -191,7 +191,7 @@ def accuracy(rewards: Rewards) -> Estimate | None:
     """Accuracy of one try: the mean over tasks of the mean over their scored tries.
 
     The interval treats tasks as the sample and tries of a task as one cluster. Rewards between 0 and 1 get
-    Wilson's score interval on the effective sample size (:func:`~trunkline.scoring.metrics.intervals.wilson`); other
+    Wilson's score interval on the effective sample size (``wilson``); other
     rewards the t interval of the task means.
 
     Args:

@@ -106,14 +106,14 @@ class Reporter:
     extended along the branches: a request holds the question, the report on what came before, and the steps since.
 
     Args:
-        llm: As for :class:`~trunkline.scoring.model_client.ModelClient`, or a ``ModelClient``, which then belongs to
+        llm: As for ``ModelClient``, or a ``ModelClient``, which then belongs to
             who made it.
         model: The model's name, as its endpoint knows it; not with a ``ModelClient``.
         sampling: How it samples.
         seed: Seed of what is asked.
         share: ``always``: a report at every place where rollouts part. ``never``: one on each leaf, from scratch over
             its whole path, as ParallelMuse writes them. ``auto``: one where rollouts part wherever that is estimated to
-            cost less; see :func:`trunkline.scoring.reports.segments.choose`.
+            cost less; see ``trunkline.scoring.reports.segments.choose``.
         words: Most words of a report.
         result: Characters of a tool's output that a request shows: the middle of what is longer is left out.
         cached: For ``auto``: what a prompt token costs that the server's prefix cache holds, of one that it does not; 1
@@ -180,7 +180,7 @@ class Reporter:
         return work.reported
 
     def work_on(self, tree: Tree) -> TreeReports:
-        """Like :meth:`write`, with the outcome so far also where it ends early.
+        """Like ``write``, with the outcome so far also where it ends early.
 
         Args:
             tree: The tree.
@@ -219,7 +219,7 @@ class TreeReports:
         return Reported(self._usage, self._written, len(self._known), tuple(sorted(self._problems)))
 
     async def execute(self) -> None:
-        """Write all reports; raises as :meth:`Reporter.write` does."""
+        """Write all reports; raises as ``Reporter.write`` does."""
         try:
             async with asyncio.TaskGroup() as group:
                 for at in self._below[None]:

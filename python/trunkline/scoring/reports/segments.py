@@ -97,7 +97,7 @@ def choose(
     """Choose the segments after which a report is written; leaves always have one.
 
     A report at a branching point is one more request, but requests below read it instead of the steps above. ``auto``
-    minimises the estimated cost: prompt tokens, :data:`GENERATED` for a generated one, ``cached`` for a prompt token
+    minimises the estimated cost: prompt tokens, ``GENERATED`` for a generated one, ``cached`` for a prompt token
     that an earlier request has begun with.
     """
     if share != "auto":

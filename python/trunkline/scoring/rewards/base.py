@@ -278,7 +278,7 @@ def step_sum(trajectory: Trajectory) -> float | None:
 
 
 Value = Callable[[Any], float | None]
-"""A scorer of a :class:`~trunkline.tree.views.Trajectory` that has not ended: a plain function of it, never a
+"""A scorer of a ``Trajectory`` that has not ended: a plain function of it, never a
 coroutine function, that depends on nothing else. Higher is better; None if it cannot say, which ranks last.
 """
 

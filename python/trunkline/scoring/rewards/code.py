@@ -144,7 +144,7 @@ class Code(OpenedPerCall, msgspec.Struct, frozen=True, kw_only=True):
 
     The program is the last fenced block of Python in the answer, or the whole answer. It runs once for each case, in
     a process that sees neither this one's environment nor, where the system allows, its files, its network and its
-    processes; ``docs/design/graders.md`` says what holds where. A program that fails, or is killed because it uses too
+    processes; ``docs/how-to/rewards.md`` says what holds where. A program that fails, or is killed because it uses too
     much time, memory, output or processes, has not passed. Where nothing can be run safely, or the tests make no
     sense, the rollout stays unscored; so it does without a reason where the task has no tests.
 

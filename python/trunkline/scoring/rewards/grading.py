@@ -530,7 +530,7 @@ def weighted(rewards: Mapping[str, Reward | tuple[Reward, float]]) -> WeightedRe
             "exact": exact_match}``.
 
     Raises:
-        ConfigError: As :class:`WeightedRewards`.
+        ConfigError: As ``WeightedRewards``.
     """
     given: Any = rewards
     check_that(isinstance(given, dict), "weighted takes a dict of rewards", given)

@@ -40,7 +40,7 @@ def exact_match(trajectory: Trajectory) -> float | None:
 
 
 class Numeric(msgspec.Struct, frozen=True):
-    """:func:`numeric_match` with differences of your own.
+    """``numeric_match`` with differences of your own.
 
     Args:
         relative: Largest difference as a share of the larger number.
@@ -192,7 +192,7 @@ class ChoiceOptions:
     def named(self, answer: str) -> str | None:
         """The label of the one option that an answer names; None if it names none, or several.
 
-        Readings are tried in order (:meth:`_readings`), and the first that names anything decides.
+        Readings are tried in order (``_readings``), and the first that names anything decides.
         """
         lines = [line for line in map(_undressed, tail(extract_answer(answer), LONG).splitlines()) if line]
         for found in self._readings(" ".join(lines), lines) if lines else ():

@@ -1,7 +1,7 @@
 """The generative model: dials, presets, and the masses of options.
 
 Masses are a function of the question, the place of the choice in it and the dials; the seed only decides which option
-is drawn. ``docs/design/sim.md`` writes the formulas out.
+is drawn. ``docs/explanation/simulator.md`` writes the formulas out.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ def export(
 
     A record is a rollout. Rollouts that said the same to the end and of which the same became are one record, whose
     ``weight`` is their number. Of a team's rollout its path is written: everything that was said, in order, and not
-    what each role was shown, which :func:`trunkline.train.turns` has.
+    what each role was shown, which ``trunkline.train.turns`` has.
 
     A run that is not finished, or is being written just now, can be exported: what is in the file by then. One task is
     in memory at a time. The file takes its place when it is complete; if anything fails, nothing is left of it.
@@ -230,7 +230,7 @@ def export(
         format: ``messages`` (JSON lines of chat messages), ``parallelmuse`` (JSON lines as ParallelMuse's scripts have
             them), ``parquet`` or ``csv``; guessed from the file's name when not given. Also a format of an installed
             package: an entry point of the group ``trunkline.exporters``, a function ``exporter(trees, stream)`` that
-            gets an iterator of :class:`trunkline.Tree` and a binary stream. Only ``tasks`` goes with it.
+            gets an iterator of ``trunkline.Tree`` and a binary stream. Only ``tasks`` goes with it.
         tasks: Ids of the tasks to write; all when not given.
         ended: Leave out rollouts that still grow.
         scored: Leave out rollouts without a reward.

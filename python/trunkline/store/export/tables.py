@@ -63,7 +63,7 @@ LEVELS: Final[dict[Level, dict[str, tuple[str, str]]]] = {
         "path": (_INTS, "its fork path: turn, draw, turn, draw, ..."),
         "subgroup": (_INT, "the initial chain it was expanded for"),
         "termination": (_TEXT, "why it ended; null if it did not"),
-        "answer": (_TEXT, "its final answer; null where there is none"),
+        "answer": (_TEXT, "its final answer; null without one"),
         "reward": (_FLOAT, "its reward; null while unscored"),
         "error": (_TEXT, "what went wrong"),
         "note": (_TEXT, "its last note, such as verdicts of filters"),

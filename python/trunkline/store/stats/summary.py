@@ -242,7 +242,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         cut: How long those are that were cut (``censored``, or left growing), likewise.
         diversity: How much the tries of a task differ; None if there are none.
         taken: What was taken over of an earlier run; its rollouts are in all counts of rollouts and in every score.
-        ended: How many trees ended in each way, see :class:`~trunkline.store.schema.TreeEnding`.
+        ended: How many trees ended in each way, see ``TreeEnding``.
         refused: Rollouts that were to start and that no budget paid for; they are in no other figure.
         budget: The run's budget at its end; None without one, and before the run ends.
         timing: Options of the run that make its trees depend on timing.

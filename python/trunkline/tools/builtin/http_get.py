@@ -34,7 +34,7 @@ _TEXTS: Final = re.compile(r"text/.*|application/(?:.*\+)?(?:json|xml|javascript
 
 
 class HttpGet(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the tool ``http_get``, which a call makes; :func:`http_get` describes them."""
+    """Settings of the tool ``http_get``, which a call makes; ``http_get`` describes them."""
 
     hosts: tuple[str, ...]
     private: bool = False

@@ -65,7 +65,7 @@ run_python.environment = run_shell.environment = list_files.environment = edit_f
 def python() -> Tool[..., Any]:
     """Return a tool that runs Python code in an interpreter of the rollout, which keeps its variables.
 
-    It runs in a sandbox (:class:`trunkline.environments.Sandbox`) without a network, which an agent that names no
+    It runs in a sandbox (``trunkline.environments.Sandbox``) without a network, which an agent that names no
     environment gets with it; for other limits, or files to begin with, give ``environment=Sandbox(...)``. A rollout
     that forks in the middle has the variables of its fork point: the calls on record run again, and must say what is
     on record, so a fork behind code that prints the time is refused.
@@ -76,7 +76,7 @@ def python() -> Tool[..., Any]:
 def shell() -> Tool[..., Any]:
     """Return a tool that runs shell commands in the rollout's sandbox, container or other workspace.
 
-    An agent that names no environment gets a :class:`trunkline.environments.Sandbox` with it. Files last from command
+    An agent that names no environment gets a ``trunkline.environments.Sandbox`` with it. Files last from command
     to command, processes do not.
     """
     return run_shell

@@ -1,6 +1,6 @@
 """Confines a program: what it sees, its user, and limits that the kernel keeps.
 
-Runs in a process that has imported nothing but the standard library; see :mod:`.sandbox_supervisor`.
+Runs in a process that has imported nothing but the standard library; see ``.sandbox_supervisor``.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class ToolProcessExited(Exception):
 
 
 class ToolProcess:
-    """A process with a guard, and a stream to each; make it with :meth:`start`."""
+    """A process with a guard, and a stream to each; make it with ``start``."""
 
     def __init__(self, child: Child) -> None:
         self.timer: asyncio.TimerHandle | None = None

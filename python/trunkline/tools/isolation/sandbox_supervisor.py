@@ -1,6 +1,6 @@
 """Runs confined programs one after the other, and leaves nothing of any: ``python -I -S -c ... DESCRIPTOR PARENT``.
 
-:mod:`trunkline.tools.isolation.sandbox` starts it and talks to it over a socket: JSON in frames. When the socket or the
+``trunkline.tools.isolation.sandbox`` starts it and talks to it over a socket: JSON in frames. When the socket or the
 parent ends, it ends the program that runs. No user code runs in this process. It imports the standard library only, as
 another user may have to be able to.
 """

@@ -138,12 +138,12 @@ class MCP(msgspec.Struct, frozen=True, dict=True, metaclass=_ReadsServers):
 
     @property
     def secret(self) -> str:
-        """All that is needed to start the servers, for :meth:`receive`. Never store it."""
+        """All that is needed to start the servers, for ``receive``. Never store it."""
         setups = {server.name: self.setup(server.name) for server in self.servers}
         return msgspec.json.encode(setups).decode()
 
     def receive(self, secret: str) -> None:
-        """Take what :attr:`secret` held, after this object crossed to another process."""
+        """Take what ``secret`` held, after this object crossed to another process."""
         self.__dict__["setups"] = msgspec.json.decode(secret, type=dict[str, ServerSetup])
 
     def server(self, name: str) -> MCPServer | None:

@@ -36,7 +36,7 @@ _BOOT: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from trunkline.
 
 
 class PipeWriter(asyncio.BaseProtocol):
-    """Feeds a pipe; :meth:`drained` waits while the other end does not read."""
+    """Feeds a pipe; ``drained`` waits while the other end does not read."""
 
     def __init__(self) -> None:
         self.transport: asyncio.WriteTransport | None = None

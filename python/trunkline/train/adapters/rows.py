@@ -35,7 +35,7 @@ def masked_row(filler: int) -> SampleRow:
 def trained_rows(batch: TrainBatch, **options: Any) -> dict[tuple[int, int], list[SampleRow]]:
     """Return the rows that train something, by tree and rollout: more than one where a prompt forked.
 
-    ``options`` are those of :meth:`TrainBatch.ragged`.
+    ``options`` are those of ``TrainBatch.ragged``.
     """
     columns = batch.ragged(**options)
     advantages: Any = columns["advantages"].tolist()

@@ -2,7 +2,7 @@
 //!
 //! Everything here is a pure function of columns and perhaps a [`Forest`](crate::Forest). Unscored rows (NaN) get NaN
 //! and are in no baseline; sums are 64-bit; the order of rows matters to rounding only. Sources of formulas are named
-//! repository:function; `docs/design/estimators.md` has them all in one table.
+//! repository:function; `docs/reference/estimators.md` has them all in one table.
 
 mod batch;
 mod estimator;

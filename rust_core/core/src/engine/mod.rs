@@ -3,7 +3,7 @@
 //! It does no input or output and knows no clock. A driver tells it who asks ([`TurnEngine::ask`]), has it gather what was
 //! asked in one pass of an event loop into requests ([`TurnEngine::gather`]), sends as many of each model's queue as may be
 //! sent ([`TurnEngine::next`], [`TurnEngine::body`]), and gives it the replies ([`TurnEngine::land`]), which become turns
-//! on the trees in the same step. `docs/design/turn_engine.md` has the table of stages.
+//! on the trees in the same step. `docs/explanation/turn.md` has the table of stages.
 
 mod answer;
 mod exchange;

@@ -1,7 +1,47 @@
 //! Replies: from the raw bytes of a completion to text, tool calls, usage and columns of tokens, in one pass.
 //!
 //! What is read is checked, and what is wrong with it is an error with its byte; what is not read is skipped, checked
-//! only for being JSON. `docs/design/reply.md` lists what unusual input means.
+//! only for being JSON. `docs/explanation/turn.md` has its place in a turn.
+//!
+//! Chat completions, completions (choices with a `text`) and what SGLang's `/generate` answers share one set of rules.
+//! What unusual input means:
+//!
+//! | input | meaning |
+//! |---|---|
+//! | nothing, a web page, a stream of events | an error that says so |
+//! | bytes that are no UTF-8; a bare control character, an unknown or short escape in a string | error |
+//! | escaped half of a surrogate pair | U+FFFD, one for each half |
+//! | byte order mark at the start | passed over |
+//! | bytes after the end, but for white space; more than 256 objects and lists in one another | error |
+//! | `NaN`, `Infinity` | error, but for log-probabilities |
+//! | a member that is read, twice in one object | error; twice a member that is skipped: not noticed |
+//! | `choices` missing or null, or empty beside an `error` | error; empty alone: a reply without choices |
+//! | several choices | any order; numbered 0 to n - 1, or not at all; a number missing or twice is an error |
+//! | `content` null or missing | empty text; a list: its texts joined, its thinking to `reasoning` |
+//! | no content, but a refusal | the refusal is the text |
+//! | `reasoning_content`, `reasoning` | the first that is not null; what is no string says nothing |
+//! | `tool_calls` null, missing or empty | no calls, or the one of `function_call` if that has a name |
+//! | ids of calls and finish reasons that are integers | their digits |
+//! | a finish reason null or unknown, of a choice with `max_tokens` tokens | `length` |
+//! | usage that is enough for the first choice and too little for all | that of the first; the others are estimated |
+//! | `arguments` that are no string | their own text; null or missing: empty |
+//! | token counts missing, negative, no integer, above 2^31 - 1 | None, each alone; `cached` is at most `prompt` |
+//! | integers written as `12.0` or `1.2e1` | integers |
+//! | `token_ids` null or missing | from tokens named `token_id:17`; from `id`s if as many as `completion_tokens` |
+//! | `prompt_token_ids` with a choice | those of the first choice that has any, where the reply has none |
+//! | not as many log-probabilities as ids | both are kept, those of the tokens are NaN |
+//! | ids that the request did not ask for | skipped, whatever they are |
+//! | a message above 16 MiB with its reasoning, more than 1,048,576 ids | a fault of that choice alone |
+//! | ids without log-probabilities | log-probabilities NaN, uncertainty unknown |
+//! | lists `token_logprobs`, `tokens`, `top_logprobs` | the same as `content`; of different length: error |
+//! | a log-probability `null` or `NaN` | NaN: not known; among the likeliest it does not count |
+//! | `-Infinity`, and all below -9999 | -9999, which is what vLLM writes for zero probability |
+//! | above 0 by rounding, at most 1e-5 | 0; more is an error |
+//! | `bytes` null, missing or empty | the token's text, but a name like `token_id:17` spells nothing |
+//! | fewer likeliest tokens than `top` | all there are; none: entropy NaN, except `surprisal` |
+//!
+//! Of `/generate`, one object is one completion and a list has them in order. `prompt` and `cached` are the first's,
+//! `generated` is the sum. `output_top_logprobs` of another length than `output_token_logprobs` is an error.
 
 mod choice;
 mod entropy;

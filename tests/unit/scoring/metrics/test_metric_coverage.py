@@ -1,4 +1,4 @@
-"""How often intervals hold the truth, on tasks of uneven difficulty; docs/design/metrics.md has the whole table."""
+"""How often intervals hold the truth, on tasks of uneven difficulty; docs/decisions/metrics.md has the whole table."""
 
 from __future__ import annotations
 
