@@ -31,7 +31,7 @@ REFERENCE = ROOT / "docs" / "reference"
 DECISIONS = ROOT / "docs" / "decisions"
 _MADE = "<!-- Made by tests/support/generated_pages.py. -->"
 
-_DATES = re.compile(r"^\*Decided (\d{4}-\d\d-\d\d)(?:; last changed (\d{4}-\d\d-\d\d))?\b", re.MULTILINE)
+_DATES = re.compile(r"^\*(?:Decided|Measured) (\d{4}-\d\d-\d\d)(?:; last changed (\d{4}-\d\d-\d\d))?\b", re.MULTILINE)
 _ABOUT_ERRORS = """\
 Every error that reaches a caller is a class of `tl.errors`; `tl.runs.Interrupted` alone is a `KeyboardInterrupt`.
 A message says what is wrong, the value, and what to do. In the lists below … stands for a value.
