@@ -146,19 +146,23 @@ def _joined(source: _Source, parts: list[ast.expr], scope: ast.AST, deep: int) -
     return found
 
 
+@cache
+def _assigned(scope: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, list[ast.expr]]:
+    """What a function assigns to each name."""
+    found = defaultdict[str, list[ast.expr]](list)
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Assign | ast.NamedExpr):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name):
+                    found[target.id].append(node.value)
+    return found
+
+
 def _values(
     source: _Source, name: str, scope: ast.FunctionDef | ast.AsyncFunctionDef
 ) -> list[tuple[ast.expr, ast.AST]]:
     """What a name of a function may be: assigned there, or passed by a caller; each with where it stands."""
-    found: list[tuple[ast.expr, ast.AST]] = []
-    for node in ast.walk(scope):
-        targets = []
-        if isinstance(node, ast.Assign):
-            targets = node.targets
-        elif isinstance(node, ast.NamedExpr):
-            targets = [node.target]
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            found.append((node.value, scope))  # type: ignore[attr-defined]
+    found: list[tuple[ast.expr, ast.AST]] = [(value, scope) for value in _assigned(scope)[name]]
     names = [given.arg for given in (*scope.args.posonlyargs, *scope.args.args)]
     keywords = [given.arg for given in scope.args.kwonlyargs]
     found += [(default, scope) for given, default in _defaults(scope.args) if given == name]
