@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -32,12 +31,6 @@ LONGER = {"agents", "rl_tools"}
 _HEADER = re.compile(r"# ((?:trunkline|python) .+)\n")
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def headers(folder: Path) -> list[str]:
     """The commands that the first lines of an example's files give."""
     found = (_HEADER.match(file.read_text("utf-8")) for file in sorted(folder.glob("*.*")))
@@ -48,7 +41,7 @@ def run(name: str, folder: Path) -> str:
     """Run an example in a copy of its folder, and return what it printed."""
     readme = doc_pages.ROOT / "examples" / name / "README.md"
     if readme.is_file():
-        done = doc_pages.run(readme, folder, port=free_port())
+        done = doc_pages.run(readme, folder, port=doc_pages.free_port())
         assert done.code == 0, done.output
         if not done.kept_back:
             missing = doc_pages.missing_lines(doc_pages.blocks(readme.read_text("utf-8")), done.output)
