@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -164,6 +165,13 @@ def _install(steps: Iterable[Block], python: str) -> None:
     for block in steps:
         for line in _INSTALL.findall(block.text) if block.language == "sh" and not block.marks else ():
             subprocess.run([python, "-m", *shlex.split(line)], check=True, stdout=subprocess.DEVNULL)
+
+
+def free_port() -> int:
+    """A port that no server has."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def _modules(block: Block) -> list[str]:
