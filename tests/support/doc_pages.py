@@ -76,9 +76,7 @@ class Outcome:
 
 def pages() -> list[Path]:
     """README and every page of docs."""
-    # Pages of design and guide are on their way out.
-    old = {ROOT / "docs/design", ROOT / "docs/guide"}
-    return [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent not in old)]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def name_of(page: Path) -> str:
