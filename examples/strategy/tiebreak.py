@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from trunkline.strategies import Fork
-from trunkline.strategies.base import View
+from trunkline.strategies import Fork, View
 
 
 class Tiebreak(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from trunkline._internal.registry import Registry
 
 if TYPE_CHECKING:
     from trunkline.strategies.adaptive import Adaptive
-    from trunkline.strategies.base import Drop, Fork, Stop, Strategy
+    from trunkline.strategies.base import Drop, Fork, Stop, Strategy, View
     from trunkline.strategies.chain import Chain
     from trunkline.strategies.entropy_tree import EntropyTree
     from trunkline.strategies.mcts import MCTS
@@ -30,13 +30,14 @@ __all__ = [
     "Strategy",
     "TreeGRPO",
     "TreeSearch",
+    "View",
 ]
 
 __getattr__ = exports(
     __name__,
     """
 strategies.adaptive: Adaptive
-strategies.base: Drop Fork Stop Strategy
+strategies.base: Drop Fork Stop Strategy View
 strategies.chain: Chain
 strategies.entropy_tree: EntropyTree
 strategies.mcts: MCTS

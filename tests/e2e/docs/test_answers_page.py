@@ -1,4 +1,4 @@
-"""The page on answers has every aggregator, its study's arms are in the tables, and its commands do what it says."""
+"""The page on answers has every aggregator and does what it says; every arm of its study is in the tables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from places import ROOT
 
 from studies.answers.arms import ARMS
+from studies.answers.tables import _HEAD as HEAD
 from studies.tables import NOTICE
 from trunkline.scoring.aggregators.aggregate import AGGREGATORS
 
@@ -59,6 +60,7 @@ def test_every_aggregator_is_on_the_page_and_every_arm_in_the_tables():
     choice = PAGE.read_text("utf-8").partition("## Which aggregator")[2].partition("\n## ")[0]
     for name in AGGREGATORS:
         assert f"`{name}" in choice
+    assert TABLES.startswith(f"{HEAD}\n")
     presets = re.split(r"^## ", TABLES, flags=re.MULTILINE)[1:]
     assert [part.partition("\n")[0] for part in presets[:5]] == [
         "default",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import doc_pages
@@ -16,7 +18,7 @@ import trunkline as tl
 
 PAGE = (ROOT / "docs/how-to/teams.md").read_text("utf-8")
 PYTHON = [block for block in doc_pages.blocks(PAGE) if block.language == "python"]
-TEAM, _, ELSEWHERE, TRAINER = (block.text for block in PYTHON)
+TEAM, SCRIPT, ELSEWHERE, TRAINER = (block.text for block in PYTHON)
 
 
 @pytest.fixture
@@ -56,3 +58,13 @@ def test_every_setting_of_every_team_and_of_a_batch_engine_is_in_the_table():
             settings[f"BatchLLM({name}=)"] = written[parameter.default]
     assert dict(rows) == settings
     assert len(settings) == 14
+
+
+def test_the_team_of_the_page_is_right_more_often_than_chance(folder: Path, world: Path, url: str):
+    lines = (world / "questions.jsonl").read_text("utf-8").splitlines(keepends=True)
+    (folder / "sums.jsonl").write_text("".join(line for line in lines if "arithmetic" in line), "utf-8")
+    (folder / "pair.py").write_text(TEAM, "utf-8")
+    (folder / "script.py").write_text(SCRIPT.replace("http://localhost:8000/v1", url), "utf-8")
+    ran = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert float(re.findall(r"value=(\d\.\d+)", ran.stdout)[0]) > 0.4

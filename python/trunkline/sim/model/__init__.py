@@ -1,1 +1,1 @@
-"""The simulated models of ``docs/explanation/simulator.md``; they read the language of ``sim.world`` and never its facts."""
+"""The simulated models of ``docs/explanation/simulator.md``; they read the language of ``sim.world``, not its facts."""
