@@ -179,4 +179,4 @@ def test_who_may_not_read_a_run_may_not_read_it_migrated(out: str | None, tmp_pa
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     done = trunkline(tmp_path, "migrate", ".")
-    assert (done.returncode, done.stderr) == (2, "error: . is a directory, expected a run file\n")
+    assert (done.returncode, done.stderr) == (2, "error: . is a directory, expected a run file")
