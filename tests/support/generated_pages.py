@@ -231,10 +231,30 @@ def not_rendered(site: Path) -> list[str]:
     return [name for name in public_names() if f'id="{name}"' not in texts]
 
 
+def strange_parameters(site: Path) -> list[str]:
+    """Parameters on the built site that a class of fields does not have; those with a signature of their own apart."""
+    texts = "".join(page.read_text("utf-8") for page in (site / "reference" / "api").rglob("index.html"))
+    found = []
+    for name in public_names():
+        one = importlib.import_module("trunkline")
+        for part in name.split(".")[1:]:
+            one = getattr(one, part)
+        if not hasattr(one, "__struct_fields__") or "def __init__" in inspect.getsource(one):
+            continue
+        shown = texts.partition(f'id="{name}"')[2].partition("</pre>")[0].rpartition("<pre>")[2]
+        signature = html.unescape(re.sub("<[^>]+>", "", shown)).strip().partition("(")[2]
+        # As a call, since what is wrong need not make a signature.
+        names = re.findall(r"(?:^|, )(\w+)(?=[:=])", re.sub(r"\[.*?\](?=[,\s)|])|(?<==).\{.*?\}", "", signature))
+        found += [f"{name}({word}=)" for word in sorted({*names} ^ {*inspect.signature(one).parameters})]
+    return found
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rendered"]:
         if missing := not_rendered(Path(sys.argv[2])):
             sys.exit(f"these public names are not on the site: {', '.join(missing)}")
+        if strange := strange_parameters(Path(sys.argv[2])):
+            sys.exit(f"these parameters are only on the site, or only in the code: {', '.join(strange)}")
     else:
         for path, maker in makers().items():
             path.parent.mkdir(parents=True, exist_ok=True)
