@@ -56,7 +56,7 @@ _ADVICE = {
     "ContextTooLong": "Shorten prompts or tool results, or give the model more context.",
     "ContentFiltered": "Nothing to retry; filter such tasks.",
     "ToolError": "Raise it in a tool to tell the model what it did wrong.",
-    "EnvironmentFailed": "Mend the environment's `open`, `fork` or `close`.",
+    "EnvironmentFailed": "Mend the method of the environment that the message names.",
     "BeforeToolFailed": "Mend the hook given as `before_tool`.",
     "ForkRefused": "Give the environment a snapshot, or use a strategy that forks elsewhere.",
     "ProgramError": "Mend the program: see [programs](../how-to/programs.md).",
