@@ -53,3 +53,4 @@ FILTERS: Final[Registry[type]] = Registry(
         "skyrl": SkyRL,
     },
 )
+"""Filters by their names on the command line: iterating gives the names, ``FILTERS.find(name)`` the class of one."""
