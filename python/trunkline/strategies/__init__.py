@@ -59,4 +59,4 @@ STRATEGIES: Final[Registry[type[Strategy]]] = Registry(
         "tree-search": "trunkline.strategies.tree_search:TreeSearch",
     },
 )
-"""Strategies by their names on the command line: iterating gives the names, ``STRATEGIES.find(name)`` the class of one."""
+"""Strategies by name: iterating gives the names of the command line, ``STRATEGIES.find(name)`` its class."""

@@ -47,4 +47,4 @@ TEAMS: Final[Registry[type[Team]]] = Registry(
         "search": "trunkline.team.builtin:SearchTeam",
     },
 )
-"""Teams by their names on the command line: iterating gives the names, ``TEAMS.find(name)`` the class of one."""
+"""Teams by name: iterating gives the names of the command line, ``TEAMS.find(name)`` its class."""

@@ -53,4 +53,4 @@ FILTERS: Final[Registry[type]] = Registry(
         "skyrl": SkyRL,
     },
 )
-"""Filters by their names on the command line: iterating gives the names, ``FILTERS.find(name)`` the class of one."""
+"""Filters by name: iterating gives the names of the command line, ``FILTERS.find(name)`` its class."""
