@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -80,9 +81,7 @@ class Outcome:
 
 def pages() -> list[Path]:
     """README and every page of docs."""
-    # Pages of design and guide are on their way out.
-    old = {ROOT / "docs/design", ROOT / "docs/guide"}
-    return [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent not in old)]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def name_of(page: Path) -> str:
@@ -173,6 +172,13 @@ def _install(steps: Iterable[Block], python: str) -> None:
     for block in steps:
         for line in _INSTALL.findall(block.text) if block.language == "sh" and not block.marks else ():
             subprocess.run([python, "-m", *shlex.split(line)], check=True, stdout=subprocess.DEVNULL)
+
+
+def free_port() -> int:
+    """A port that no server has."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def _modules(block: Block) -> list[str]:

@@ -6,7 +6,6 @@ import ast
 import json
 import re
 import shlex
-import socket
 import subprocess
 import tomllib
 from pathlib import Path
@@ -27,17 +26,11 @@ def has_steps(page: Path) -> bool:
         return True  # and its test says what is wrong
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @pytest.mark.parametrize("name", [name for name, page in PAGES.items() if has_steps(page)])
 def test_a_page_runs_as_printed(name: str, tmp_path: Path):
     folder = tmp_path / "page"
     folder.mkdir()
-    done = doc_pages.run(PAGES[name], folder, port=free_port())
+    done = doc_pages.run(PAGES[name], folder, port=doc_pages.free_port())
     assert done.code == 0, done.output
     assert not list(doc_pages.missing_lines(doc_pages.blocks(PAGES[name].read_text("utf-8")), done)), done.output
 
@@ -88,7 +81,7 @@ def test_a_page_that_breaks_says_where_and_its_background_work_ends(tmp_path: Pa
     made.write_text(steps, "utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(doc_pages, "ROOT", tmp_path)
-        done = doc_pages.run(made, folder, port=free_port())
+        done = doc_pages.run(made, folder, port=doc_pages.free_port())
     assert done.code == 1
     assert re.search(r"^42$", done.output, re.MULTILINE)
     assert "the block at of-this-test.md:5 ended with code 1" in done.output
