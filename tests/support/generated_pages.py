@@ -15,6 +15,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 
@@ -29,6 +30,7 @@ from trunkline.sim.server.options import option_parser
 
 REFERENCE = ROOT / "docs" / "reference"
 DECISIONS = ROOT / "docs" / "decisions"
+_ADAPTERS = ("torch", "trl", "verl", "skyrl", "verifiers", "prime")
 _MADE = "<!-- Made by tests/support/generated_pages.py. -->"
 
 _DATES = re.compile(r"^\*(?:Decided|Measured) (\d{4}-\d\d-\d\d)(?:; last changed (\d{4}-\d\d-\d\d))?\b", re.MULTILINE)
@@ -90,7 +92,19 @@ def _api_of_all(groups: list[str]) -> str:
 def _api_of(group: str) -> str:
     module = getattr(tl, group)
     names = [name for name in module.__all__ if not isinstance(getattr(module, name), ModuleType)]
-    return _api(f"tl.{group}", _first_line(module) + "\n", f"trunkline.{group}", names)
+    text = _api(f"tl.{group}", _first_line(module) + "\n", f"trunkline.{group}", names)
+    return text + _adapters() if group == "train" else text
+
+
+def _adapters() -> str:
+    """Public names of the modules for trainers, which are imported by their own names."""
+    text = "\nModules for frameworks, each imported by its own name:\n"
+    for adapter in _ADAPTERS:
+        module = importlib.import_module(f"trunkline.train.{adapter}")
+        for name, one in vars(module).items():
+            if not name.startswith("_") and getattr(one, "__module__", "") == module.__name__:
+                text += f"\n::: {module.__name__}.{name}\n    options:\n      show_root_full_path: true\n"
+    return text
 
 
 def public_names() -> Iterator[str]:
@@ -107,7 +121,13 @@ def _first_line(module: ModuleType) -> str:
 
 def _api(title: str, intro: str, module: str, names: list[str]) -> str:
     head = f"# {title}\n\n{_MADE}\n\n{intro}"
-    return head + "".join(f"\n::: {module}.{name}\n" for name in names)
+    return head + "".join(f"\n::: {_where(module, name)}\n" for name in names)
+
+
+def _where(module: str, name: str) -> str:
+    """The path of a name, behind that of its module where this has the same name."""
+    homonym = Path(tl.__file__).parent.joinpath(*module.split(".")[1:], f"{name}.py").exists()
+    return f"{module}.{name}.{name}" if homonym else f"{module}.{name}"
 
 
 def _errors() -> str:
@@ -231,14 +251,20 @@ def not_rendered(site: Path) -> list[str]:
     return [name for name in public_names() if f'id="{name}"' not in texts]
 
 
+def _named(name: str) -> Any:
+    module, _, own = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), own)
+    except ModuleNotFoundError:
+        return getattr(getattr(tl, module.rpartition(".")[2]), own)
+
+
 def strange_parameters(site: Path) -> list[str]:
     """Parameters on the built site that a class of fields does not have; those with a signature of their own apart."""
     texts = "".join(page.read_text("utf-8") for page in (site / "reference" / "api").rglob("index.html"))
     found = []
     for name in public_names():
-        one = importlib.import_module("trunkline")
-        for part in name.split(".")[1:]:
-            one = getattr(one, part)
+        one = _named(name)
         if not hasattr(one, "__struct_fields__") or "def __init__" in inspect.getsource(one):
             continue
         shown = texts.partition(f'id="{name}"')[2].partition("</pre>")[0].rpartition("<pre>")[2]
