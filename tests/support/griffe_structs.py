@@ -2,7 +2,7 @@
 
 Fields of a msgspec Struct are parameters of its class, as in a dataclass. Keywords of a TypedDict are parameters of a
 function whose docstring describes each of them. What a docstring says of a returned value is one text, also where it
-takes several lines.
+takes several lines. A default that is a constant is its value.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from griffe import Attribute, Class, Extension, Function, Parameter, ParameterKind, Parameters
+from griffe import AliasResolutionError, Attribute, Class, Extension, Function, Parameter, ParameterKind, Parameters
+
+_LONG = 30
+"""Characters of a constant's value that a signature has in place of its name."""
 
 
 class StructSignatures(Extension):
@@ -32,6 +35,8 @@ def _visit(holder: Any) -> None:
             member.docstring.parser_options = {**member.docstring.parser_options, **one_text}
         if member.is_function:
             _unpack(member)
+            for parameter in member.parameters:
+                parameter.default = _value(parameter.default, member)
         if member.is_class or member.is_module:
             _visit(member)
 
@@ -57,7 +62,7 @@ def _made_by_msgspec(one: Class) -> Function:
     kind_of = ParameterKind.keyword_only if keywords else ParameterKind.positional_or_keyword
     given = [Parameter("self", kind=ParameterKind.positional_or_keyword)]
     given += [
-        Parameter(name, annotation=field.annotation, kind=kind_of, default=_default(field.value))
+        Parameter(name, annotation=field.annotation, kind=kind_of, default=_value(_default(field.value), field))
         for name, field in fields.items()
         if not name.startswith("_")
     ]
@@ -73,6 +78,17 @@ def _default(value: Any) -> str | None:
         words = {word.arg: ast.unparse(word.value) for word in found.keywords}
         return words.get("default") or (f"{words['default_factory']}()" if "default_factory" in words else None)
     return str(value)
+
+
+def _value(default: Any, holder: Any) -> Any:
+    """A default as it is, or what the constant is that it names."""
+    found = holder.module.members.get(str(default)) if str(default).isupper() else None
+    try:
+        found = found.final_target if found is not None and found.is_alias else found
+        plain = ast.literal_eval(str(found.value)) if found is not None else None
+    except (AliasResolutionError, ValueError, SyntaxError):
+        return default
+    return default if plain is None or len(repr(plain)) > _LONG else repr(plain)
 
 
 def _unpack(function: Function) -> None:
