@@ -35,8 +35,10 @@ _MADE = "<!-- Made by tests/support/generated_pages.py. -->"
 
 _DATES = re.compile(r"^\*(?:Decided|Measured) (\d{4}-\d\d-\d\d)(?:; last changed (\d{4}-\d\d-\d\d))?\b", re.MULTILINE)
 _ABOUT_ERRORS = """\
-Every error that reaches a caller is a class of `tl.errors`; `tl.runs.Interrupted` alone is a `KeyboardInterrupt`.
-A message says what is wrong, the value, and what to do. In the lists below … stands for a value.
+Every error that reaches a caller is a class of `tl.errors`. `tl.runs.Interrupted` alone is a `KeyboardInterrupt`, and an
+argument that does not exist, or whose type cannot be, is Python's own `TypeError`. A message says what is wrong, the
+value, and what to do. In the lists below … stands for a value. What the core says is made of parts, such as what is
+given and what is needed, and the parts are listed.
 """
 
 _ADVICE = {
