@@ -35,8 +35,8 @@ _MADE = "<!-- Made by tests/support/generated_pages.py. -->"
 
 _DATES = re.compile(r"^\*(?:Decided|Measured) (\d{4}-\d\d-\d\d)(?:; last changed (\d{4}-\d\d-\d\d))?\b", re.MULTILINE)
 _ABOUT_ERRORS = """\
-Every error that reaches a caller is a class of `tl.errors`. `tl.runs.Interrupted` alone is a `KeyboardInterrupt`, and an
-argument that does not exist, or whose type cannot be, is Python's own `TypeError`. A message says what is wrong, the
+Every error that reaches a caller is a class of `tl.errors`. `tl.runs.Interrupted` alone is a `KeyboardInterrupt`, and
+an argument that does not exist, or whose type cannot be, is Python's own `TypeError`. A message says what is wrong, the
 value, and what to do. In the lists below … stands for a value. What the core says is made of parts, such as what is
 given and what is needed, and the parts are listed.
 """
@@ -184,7 +184,8 @@ def _decisions() -> str:
 
 def _command_line() -> str:
     text = ["# Command line\n", _MADE + "\n", inspect.cleandoc(app.help or "").replace("\n\n", "\n\n") + "\n"]
-    context = click.Context(app, info_name="trunkline", max_content_width=100, terminal_width=100)
+    names = app.context_settings.get("help_option_names")
+    context = click.Context(app, info_name="trunkline", terminal_width=100, help_option_names=names)
     for name in app.list_commands(context):
         command = app.get_command(context, name)
         assert command is not None
