@@ -164,7 +164,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, metaclass=_OldNames):
         llm: The name of the LLM that it asks, where a run has several; that without a name when empty.
         dialect: How tools are spoken about: ``native`` (tool calls of chat completions), ``hermes`` (``<tool_call>`` in
             the text), ``search-r1`` (``<search>`` in the text), or an object with the members of
-            ``trunkline.llm.dialects.base.Dialect``.
+            ``trunkline.llms.Dialect``.
         malformed: How a tool call whose JSON is broken is treated: ``return`` tells the model what is wrong,
             ``repair`` repairs it where possible (needs the repair extra), and the observation says so.
         on_void_turn: What happens after a turn in which the dialect reads neither a call nor an answer: ``tell`` tells

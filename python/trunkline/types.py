@@ -24,7 +24,27 @@ Message = dict[str, Any]
 
 
 class Termination(StrEnum):
-    """Why a rollout ended; one enum for every program, strategy and screen."""
+    """Why a rollout ended; one enum for every program, strategy and screen.
+
+    Those marked *broke* are failures, which are never scored.
+
+    Attributes:
+        ANSWER: ``answer``: the model gave its answer, or the environment said that it was over.
+        MAX_TURNS: ``max_turns``: it used up its turns.
+        MAX_TOKENS: ``max_tokens``: a turn was cut at ``max_tokens``.
+        MAX_CONTEXT: ``max_context``: the conversation no longer fits the model.
+        TOOL_LIMIT: ``tool_limit``: it used up its tool calls.
+        CONTENT_FILTER: ``content_filter``, broke: the provider withheld a reply.
+        BAD_REQUEST: ``bad_request``, broke: the endpoint refused the request itself.
+        LLM_ERROR: ``llm_error``, broke: the model gave no usable reply within the attempts.
+        TOOL_ERROR: ``tool_error``, broke: a tool, a hook or an environment failed in a way that no model is told of.
+        UNKNOWN_EFFECT: ``unknown_effect``, broke: a call with side effects may or may not have happened.
+        FILTERED: ``filtered``: a filter took it out.
+        CENSORED: ``censored``: it was cut by a budget or a deadline, or because its result no longer mattered.
+        CANCELLED: ``cancelled``: the user or a strategy stopped it, or it could not begin at its fork point.
+        LOST: ``lost``, broke: its process died, or its program could not be continued.
+        RETRIED: ``retried``: it had ended otherwise and was asked again; another draw stands in its place.
+    """
 
     ANSWER = "answer"
     MAX_TURNS = "max_turns"

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 
@@ -29,12 +30,15 @@ from trunkline.sim.server.options import option_parser
 
 REFERENCE = ROOT / "docs" / "reference"
 DECISIONS = ROOT / "docs" / "decisions"
+_ADAPTERS = ("torch", "trl", "verl", "skyrl", "verifiers", "prime")
 _MADE = "<!-- Made by tests/support/generated_pages.py. -->"
 
 _DATES = re.compile(r"^\*(?:Decided|Measured) (\d{4}-\d\d-\d\d)(?:; last changed (\d{4}-\d\d-\d\d))?\b", re.MULTILINE)
 _ABOUT_ERRORS = """\
-Every error that reaches a caller is a class of `tl.errors`; `tl.runs.Interrupted` alone is a `KeyboardInterrupt`.
-A message says what is wrong, the value, and what to do. In the lists below … stands for a value.
+Every error that reaches a caller is a class of `tl.errors`. `tl.runs.Interrupted` alone is a `KeyboardInterrupt`, and
+an argument that does not exist, or whose type cannot be, is Python's own `TypeError`. A message says what is wrong, the
+value, and what to do. In the lists below … stands for a value. What the core says is made of parts, such as what is
+given and what is needed, and the parts are listed.
 """
 
 _ADVICE = {
@@ -56,7 +60,7 @@ _ADVICE = {
     "ContextTooLong": "Shorten prompts or tool results, or give the model more context.",
     "ContentFiltered": "Nothing to retry; filter such tasks.",
     "ToolError": "Raise it in a tool to tell the model what it did wrong.",
-    "EnvironmentFailed": "Mend the environment's `open`, `fork` or `close`.",
+    "EnvironmentFailed": "Mend the method of the environment that the message names.",
     "BeforeToolFailed": "Mend the hook given as `before_tool`.",
     "ForkRefused": "Give the environment a snapshot, or use a strategy that forks elsewhere.",
     "ProgramError": "Mend the program: see [programs](../how-to/programs.md).",
@@ -90,7 +94,19 @@ def _api_of_all(groups: list[str]) -> str:
 def _api_of(group: str) -> str:
     module = getattr(tl, group)
     names = [name for name in module.__all__ if not isinstance(getattr(module, name), ModuleType)]
-    return _api(f"tl.{group}", _first_line(module) + "\n", f"trunkline.{group}", names)
+    text = _api(f"tl.{group}", _first_line(module) + "\n", f"trunkline.{group}", names)
+    return text + _adapters() if group == "train" else text
+
+
+def _adapters() -> str:
+    """Public names of the modules for trainers, which are imported by their own names."""
+    text = "\nModules for frameworks, each imported by its own name:\n"
+    for adapter in _ADAPTERS:
+        module = importlib.import_module(f"trunkline.train.{adapter}")
+        for name, one in vars(module).items():
+            if not name.startswith("_") and getattr(one, "__module__", "") == module.__name__:
+                text += f"\n::: {module.__name__}.{name}\n    options:\n      show_root_full_path: true\n"
+    return text
 
 
 def public_names() -> Iterator[str]:
@@ -107,7 +123,13 @@ def _first_line(module: ModuleType) -> str:
 
 def _api(title: str, intro: str, module: str, names: list[str]) -> str:
     head = f"# {title}\n\n{_MADE}\n\n{intro}"
-    return head + "".join(f"\n::: {module}.{name}\n" for name in names)
+    return head + "".join(f"\n::: {_where(module, name)}\n" for name in names)
+
+
+def _where(module: str, name: str) -> str:
+    """The path of a name, behind that of its module where this has the same name."""
+    homonym = Path(tl.__file__).parent.joinpath(*module.split(".")[1:], f"{name}.py").exists()
+    return f"{module}.{name}.{name}" if homonym else f"{module}.{name}"
 
 
 def _errors() -> str:
@@ -162,7 +184,8 @@ def _decisions() -> str:
 
 def _command_line() -> str:
     text = ["# Command line\n", _MADE + "\n", inspect.cleandoc(app.help or "").replace("\n\n", "\n\n") + "\n"]
-    context = click.Context(app, info_name="trunkline", max_content_width=100, terminal_width=100)
+    names = app.context_settings.get("help_option_names")
+    context = click.Context(app, info_name="trunkline", terminal_width=100, help_option_names=names)
     for name in app.list_commands(context):
         command = app.get_command(context, name)
         assert command is not None
@@ -231,10 +254,36 @@ def not_rendered(site: Path) -> list[str]:
     return [name for name in public_names() if f'id="{name}"' not in texts]
 
 
+def _named(name: str) -> Any:
+    module, _, own = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), own)
+    except ModuleNotFoundError:
+        return getattr(getattr(tl, module.rpartition(".")[2]), own)
+
+
+def strange_parameters(site: Path) -> list[str]:
+    """Parameters on the built site that a class of fields does not have; those with a signature of their own apart."""
+    texts = "".join(page.read_text("utf-8") for page in (site / "reference" / "api").rglob("index.html"))
+    found = []
+    for name in public_names():
+        one = _named(name)
+        if not hasattr(one, "__struct_fields__") or "def __init__" in inspect.getsource(one):
+            continue
+        shown = texts.partition(f'id="{name}"')[2].partition("</pre>")[0].rpartition("<pre>")[2]
+        signature = html.unescape(re.sub("<[^>]+>", "", shown)).strip().partition("(")[2]
+        # As a call, since what is wrong need not make a signature.
+        names = re.findall(r"(?:^|, )(\w+)(?=[:=])", re.sub(r"\[.*?\](?=[,\s)|])|(?<==).\{.*?\}", "", signature))
+        found += [f"{name}({word}=)" for word in sorted({*names} ^ {*inspect.signature(one).parameters})]
+    return found
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rendered"]:
         if missing := not_rendered(Path(sys.argv[2])):
             sys.exit(f"these public names are not on the site: {', '.join(missing)}")
+        if strange := strange_parameters(Path(sys.argv[2])):
+            sys.exit(f"these parameters are only on the site, or only in the code: {', '.join(strange)}")
     else:
         for path, maker in makers().items():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ class ToolCall(msgspec.Struct):
     """One call that a model asked for.
 
     Attributes:
-        id: The id the server gave, or the empty string. It is never sent back: see ``.messages.call_id``.
+        id: The id the server gave, or the empty string. It is never sent back: ids in histories are made here.
         name: The tool's name as the model wrote it; it may name no tool.
         arguments: The raw JSON text as the model wrote it; it may not be JSON.
     """
@@ -122,9 +122,9 @@ class Request(msgspec.Struct):
         seed: Seed of the first draw, as the body has it; None where it has none.
         constant: Bytes of the body before what depends on the draws (``n`` and ``seed``); all of it when 0.
         greedy: Whether the sampling makes draws equal (temperature 0).
-        take: Reads the answer, for LLMs that receive one as bytes; ``.response.read`` when None. It is called once
-            for each answer that is used, and what it returns is the reply. An LLM that asks another one and may change
-            or drop its reply asks with ``take=None``.
+        take: Reads the answer, for LLMs that receive one as bytes; that of chat completions when None. It is called
+            once for each answer that is used, and what it returns is the reply. An LLM that asks another one and may
+            change or drop its reply asks with ``take=None``.
         route: Where it goes: a path below an endpoint's base URL, or with two slashes in front one below its server's
             root, ``//generate``: the base URL without its ``/v1``.
         weights: The version of the weights that is asked; equal requests of two versions are not the same.

@@ -64,7 +64,7 @@ class Options(TypedDict, total=False):
             change, or one has that reward. Checked between rounds.
         out: Path of the run file, which must not exist unless it is resumed; a temporary file that lives as long as
             the result when None.
-        filters: Filters that judge each complete group; see ``trunkline.scoring.filters``.
+        filters: Filters that judge each complete group; see ``trunkline.filters``.
         groups: Take tasks in their order until so many groups were kept, and leave the others; run all when None.
         max_tasks: The most tasks that ``groups`` may take; all when None.
         pool: A ``trunkline.Pool`` to run on, which outlives the run; one of ``workers`` processes when None.

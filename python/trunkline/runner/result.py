@@ -123,7 +123,7 @@ class Run:
     def to_arrow(self, level: str = "rollout") -> Any:
         """Return a ``pyarrow.Table`` (extra ``arrow``).
 
-        The guide to tables lists the columns and their types. The table is in memory as a whole, unlike with
+        ``docs/reference/exports.md`` lists the columns. The table is in memory as a whole, unlike with
         ``trunkline.export``, which writes any run with the memory of one batch.
 
         Args:

@@ -114,7 +114,7 @@ def run(agent: Agent | Team, tasks: TaskSource | None = None, **options: Unpack[
     Args:
         agent: The agent or team that plays.
         tasks: The problems; their ids must be unique. None for those of an earlier run that is continued.
-        **options: See ``trunkline.runner.options.Options``.
+        **options: See ``trunkline.runs.Options``.
 
     Raises:
         UsageError: If something in the call cannot be done; nothing was sent and no file is left.

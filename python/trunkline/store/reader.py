@@ -153,7 +153,7 @@ class RunReader:
         """Return the rows of a statement of SQLite over the file's tables; checksums are not compared.
 
         Args:
-            statement: The statement; the tables are those of ``trunkline.store.schema.TABLES``.
+            statement: The statement; ``docs/reference/run-file.md`` has the tables.
             values: The values of its placeholders.
 
         Raises:

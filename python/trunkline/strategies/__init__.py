@@ -59,3 +59,4 @@ STRATEGIES: Final[Registry[type[Strategy]]] = Registry(
         "tree-search": "trunkline.strategies.tree_search:TreeSearch",
     },
 )
+"""Strategies by name: iterating gives the names of the command line, ``STRATEGIES.find(name)`` its class."""

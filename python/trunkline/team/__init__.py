@@ -47,3 +47,4 @@ TEAMS: Final[Registry[type[Team]]] = Registry(
         "search": "trunkline.team.builtin:SearchTeam",
     },
 )
+"""Teams by name: iterating gives the names of the command line, ``TEAMS.find(name)`` its class."""

@@ -249,8 +249,7 @@ class MathTeam(Team, frozen=True, kw_only=True):
 
     The last solution is not reviewed, so a rollout has at most ``2 * rounds - 1`` turns. Both roles see all that was
     said. The rollout's answer is read in the solver's latest text as that of an agent is, so rewards and votes fit:
-    thoughts are left out, then it is the last ``\boxed{...}``, else the whole text
-    (``trunkline.scoring.answers.extract_answer``).
+    thoughts are left out, then it is the last ``\boxed{...}``, else the whole text.
 
     The solver's action is valid if its last ``\boxed`` holds a group that closes; the verifier's if it has a verdict
     tag and no Chinese characters. One that is not costs 0.1 and is used all the same.

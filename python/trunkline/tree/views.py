@@ -309,7 +309,7 @@ class Trajectory:
 
     @property
     def note(self) -> str | None:
-        """What was noted on it last, if anything was; see ``trunkline.scoring.filters``."""
+        """What was noted on it last, if anything was; see ``trunkline.filters``."""
         return self._facts.note
 
     @property

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
+
 import error_index
 import generated_pages
 import pytest
@@ -48,3 +52,23 @@ def test_a_message_that_is_raised_is_in_the_index(call, error):
         call()
     said = [one for one in error_index.messages() if one.error == error.__name__ and one.matches(str(raised.value))]
     assert any(len(one.text) > 10 for one in said), str(raised.value)
+
+
+def raised_texts() -> Iterator[str]:
+    """What is written at each `raise` of a public error: the constant parts of its message."""
+    classes = {name for name in tl.errors.__all__ if name[0].isupper()}
+    for path in error_index.PACKAGE.rglob("*.py"):
+        if "examples" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match node:
+                case ast.Raise(ast.Call(ast.Name(name), [ast.Constant(str(text)), *_])) if name in classes:
+                    yield text
+                case ast.Raise(ast.Call(ast.Name(name), [ast.JoinedStr(parts), *_])) if name in classes:
+                    yield from (part.value for part in parts if isinstance(part, ast.Constant))
+
+
+def test_every_text_that_is_raised_where_it_is_written_is_in_the_index():
+    texts = {re.sub(r"\s+", " ", text).strip() for text in raised_texts()}
+    assert len(texts) > 700
+    assert [text for text in texts if re.search(r"\w{4}", text) and text not in INDEX] == []

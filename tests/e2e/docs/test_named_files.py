@@ -8,7 +8,11 @@ import pytest
 from places import ROOT
 
 TESTS = ["explanation/durability", "decisions/faults"]
-MODULES = ["explanation/architecture", "explanation/durability", "decisions/packaging", "decisions/resume"]
+PAGES = sorted(
+    f"{kind}/{path.stem}"
+    for kind in ("explanation", "decisions", "reference")
+    for path in (ROOT / "docs" / kind).glob("*.md")
+)
 
 
 def page(name: str) -> str:
@@ -28,9 +32,10 @@ def test_each_promise_has_a_test() -> None:
     assert all("`" in held_by for _, held_by in rows)
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", PAGES)
 def test_the_modules_that_a_page_names_are_there(name: str) -> None:
-    named = set(re.findall(r"`([\w./-]+/[\w-]+(?:\.(?:py|yml))?)`", page(name)))
-    folders = [ROOT, ROOT / "python/trunkline"]
-    files = {one for one in named if one.endswith((".py", ".yml")) or one.startswith(("tests/", "rust_core/"))}
+    core = ROOT / "rust_core/core"
+    folders = [ROOT, ROOT / "python/trunkline", core, core / "src", *(core / "src").iterdir()]
+    named = set(re.findall(r"`([\w./-]+/[\w-]+(?:\.(?:py|rs|yml))?|[\w-]+\.rs)`", page(name)))
+    files = {one for one in named if one.endswith((".py", ".rs", ".yml")) or one.startswith(("tests/", "rust_core/"))}
     assert {one for one in files if not any((folder / one).exists() for folder in folders)} == set()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import click
@@ -30,9 +32,7 @@ def test_a_page_runs_as_printed(name: str, tmp_path: Path):
     folder.mkdir()
     done = doc_pages.run(PAGES[name], folder, port=doc_pages.free_port())
     assert done.code == 0, done.output
-    if not done.kept_back:
-        missing = list(doc_pages.missing_lines(doc_pages.blocks(PAGES[name].read_text("utf-8")), done.output))
-        assert not missing, done.output
+    assert not list(doc_pages.missing_lines(doc_pages.blocks(PAGES[name].read_text("utf-8")), done)), done.output
 
 
 def unknown_options(text: str) -> list[str]:
@@ -57,13 +57,14 @@ def unknown_options(text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_what_a_page_does_not_run_is_well_formed_and_has_its_reason(name: str):
+    readers = {"python": ast.parse, "json": json.loads, "toml": tomllib.loads}
     for block in doc_pages.blocks(PAGES[name].read_text("utf-8")):
+        # Files too: no command of the page may read them.
+        readers.get(block.language, str)(block.text)
         if "not run" not in block.marks:
             continue
         assert len(block.marks["not run"]) >= 10, "say why"
-        if block.language == "python":
-            ast.parse(block.text)
-        elif block.language == "sh":
+        if block.language == "sh":
             checked = subprocess.run(["bash", "-n"], input=block.text, text=True, capture_output=True)
             assert checked.returncode == 0, checked.stderr
             assert unknown_options(block.text) == []
@@ -85,3 +86,30 @@ def test_a_page_that_breaks_says_where_and_its_background_work_ends(tmp_path: Pa
     assert re.search(r"^42$", done.output, re.MULTILINE)
     assert "the block at of-this-test.md:5 ended with code 1" in done.output
     assert "after" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("<!-- ouput -->\n```text\n1\n```\n", "right after its marks"),
+        ("<!-- not run -->\n\n```sh\nls\n```\n", "right after its marks"),
+        ("<!-- output -->\n```sh\nls\n```\n", "output says nothing"),
+        ("<!-- needs: torch -->\n```text\n1\n```\n", "needs says nothing"),
+        ("```rust\n```\n", "is no fence"),
+        ("```sh\nls\n", "not closed"),
+        (" ```sh\nls\n ```\n", "at the first column"),
+    ],
+)
+def test_a_mark_that_would_change_nothing_is_refused(text: str, wrong: str):
+    with pytest.raises(ValueError, match=wrong):
+        doc_pages.blocks(text)
+
+
+def test_a_line_of_output_that_was_not_printed_is_missing():
+    text = (
+        "<!-- needs: nowhere -->\n```sh\necho 5 apples\n```\n\n<!-- output -->\n```text\n5 apples\n```\n\n"
+        "```sh\necho 12 pears of 30; echo 1 [1.0]\n```\n\n"
+        "<!-- output -->\n```text\n14 pears of 31\n12 plums of…\n1 [1.0]\n2 [1.0]\n```\n"
+    )
+    done = doc_pages.Outcome(0, "12 pears  of 30\n1 [1.0]\n", [], frozenset({2}))
+    assert list(doc_pages.missing_lines(doc_pages.blocks(text), done)) == ["line 16: 12 plums of…", "line 16: 2 [1.0]"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
+import sys
 import threading
 from functools import partial
 from typing import Any, ClassVar
@@ -307,7 +307,7 @@ def test_what_cannot_be_is_refused_in_one_line(given: Any, options: dict[str, An
     assert str(refusal.value).isprintable()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("gymnasium") is not None, reason="gymnasium is there")
-def test_an_id_without_gymnasium_names_the_extra():
+def test_an_id_without_gymnasium_names_the_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(ConfigError, match=r"from_gym\('Maze-v0'\) needs an extra .*pip install 'trunkline\[gym\]'"):
         from_gym("Maze-v0")

@@ -47,8 +47,8 @@ async def aggregate(tree: Tree, aggregator: Aggregator | str = "majority", *, by
     Args:
         tree: The tree.
         aggregator: What decides, or its name with options as on the command line: ``"weighted:by=value"``.
-        by: Where the candidates' confidence comes from, a name in ``trunkline.scoring.confidence.CONFIDENCES``:
-            ``logprob``, ``entropy``, ``verbalised``, ``reward`` or ``value``.
+        by: Where the candidates' confidence comes from: ``logprob``, ``entropy``, ``verbalised``, ``reward`` or
+            ``value``.
 
     Returns:
         The decision, with the votes; its answer is None where no candidate has one.

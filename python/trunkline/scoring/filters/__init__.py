@@ -53,3 +53,4 @@ FILTERS: Final[Registry[type]] = Registry(
         "skyrl": SkyRL,
     },
 )
+"""Filters by name: iterating gives the names of the command line, ``FILTERS.find(name)`` its class."""

@@ -282,7 +282,7 @@ class ZeroVariance(msgspec.Struct, frozen=True, kw_only=True):
     A group without any is dropped. The standard deviation is computed without rounding, so that equal rewards are
     equal. The defaults are DAPO's (Yu et al. 2025, arXiv 2503.14476, in TreePO's recipe): a group is kept if its
     standard deviation is above 0, or if it has one rollout. Dr.MAS's rule, not all rewards equal, comes to the same.
-    ``trunkline.scoring.filters.builtin`` has those of SimpleTIR, slime and SkyRL.
+    ``trunkline.filters`` has those of SimpleTIR, slime and SkyRL.
 
     Args:
         measure: ``std`` or ``spread`` (largest less smallest reward).

@@ -54,8 +54,10 @@ REWARDS: Final[Registry[Any]] = Registry(
     configured={"numeric_match": Numeric},
     former={"maths": "math"},
 )
+"""Rewards by name: iterating gives the names of the command line, ``REWARDS.find(name)`` what one is."""
 
 find = REWARDS.find
+"""Return the reward of a name, a function or a class: ``find("f1")``; ``ConfigError`` for an unknown one."""
 
 
 __getattr__ = exports(

@@ -238,7 +238,7 @@ def export(
         only: The fields to write; all when not given. ``["messages"]`` makes records of nothing but messages.
         force: Replace a file that is there.
         level: Write a table with a row for each ``task``, ``rollout``, ``turn`` or ``call``, as ``csv`` or ``parquet``
-            (the guide to tables lists the columns); ``rollout`` for ``csv`` when not given. Of the other choices,
+            (columns: ``docs/reference/exports.md``); ``rollout`` for ``csv`` when not given. Of the other choices,
             ``tasks`` and ``only`` go with it. In ``csv``, text that a spreadsheet would compute gets an apostrophe.
 
     Returns:

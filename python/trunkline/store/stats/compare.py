@@ -139,7 +139,7 @@ def compare(
     """Compare two runs on the same tasks, task by task.
 
     Tasks are the same if their id, their prompt and their reference answers are. The differences of tasks are the
-    sample, see ``trunkline.scoring.metrics.paired``.
+    sample, see ``trunkline.metrics.paired``.
 
     Args:
         a: The file of the first run.
