@@ -2,7 +2,8 @@
 """An environment of one's own: a maze, whose rollouts fork in the middle with snapshots and without.
 
 No server is needed: the model walks by the seed of its requests. For a model of your own, give its name and
-``llm="http://localhost:8000/v1"``; or ``trunkline run tasks.jsonl --tools maze.py:walk --environment maze.py:Maze``.
+``llm="http://localhost:8000/v1"``; or write the task into a file and run ``trunkline run tasks.jsonl --model NAME
+--base-url http://localhost:8000/v1 --tools maze.py:walk --environment maze.py:Maze --reward step_sum``.
 """
 
 import json
