@@ -195,7 +195,9 @@ def _command(text: str, code: str | None) -> list[str]:
     if code is not None:
         lines = [
             "set +e",
+            "(set -e",  # so that no command but the last may fail unseen
             *lines,
+            ")",
             f'[ $? = {int(code)} ] || {{ echo "this should end with code {code}" >&2; exit 1; }}',
         ]
         lines.append("set -e")

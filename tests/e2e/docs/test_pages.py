@@ -113,3 +113,13 @@ def test_a_line_of_output_that_was_not_printed_is_missing():
     )
     done = doc_pages.Outcome(0, "12 pears  of 30\n1 [1.0]\n", [], frozenset({2}))
     assert list(doc_pages.missing_lines(doc_pages.blocks(text), done)) == ["line 16: 12 plums of…", "line 16: 2 [1.0]"]
+
+
+@pytest.mark.parametrize(("code", "first"), [(0, "true"), (1, "cat nowhere")])
+def test_a_block_that_is_meant_to_fail_fails_by_its_last_command(code: int, first: str, tmp_path: Path):
+    made, folder = tmp_path / "page.md", tmp_path / "page"
+    folder.mkdir()
+    made.write_text(f"<!-- exits: 3 -->\n```sh\n{first}\n(exit 3)\n```\n", "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doc_pages, "ROOT", tmp_path)
+        assert doc_pages.run(made, folder, port=1).code == code
