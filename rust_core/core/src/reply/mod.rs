@@ -3,7 +3,7 @@
 //! What is read is checked, and what is wrong with it is an error with its byte; what is not read is skipped, checked
 //! only for being JSON. `docs/explanation/turn.md` has its place in a turn.
 //!
-//! Chat completions, completions (choices with a `text`) and what SGLang's `/generate` answers share one set of rules.
+//! Chat completions, completions (choices with a `text`) and what `SGLang`'s `/generate` answers share one set of rules.
 //! What unusual input means:
 //!
 //! | input | meaning |
