@@ -12,7 +12,7 @@ from commands import Done, trunkline
 from old_runs import FIGURES, begun, digests, figures, unpack
 
 import trunkline as tl
-from trunkline.errors import DamagedRunFile, RunFileError
+from trunkline.errors import DamagedRunFile, InfrastructureError, RunFileError
 from trunkline.sim.tools import CORPUS_VARIABLE
 from trunkline.store.migrate import migrate, migrations
 from trunkline.store.schema import SCHEMA_VERSION
@@ -139,3 +139,44 @@ def test_what_is_there_or_being_written_is_left_alone(tmp_path: Path) -> None:
     finally:
         lock.release()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["chain.run", "math.run"]
+
+
+def test_what_a_killed_migration_left_is_removed(tmp_path: Path) -> None:
+    path = unpack("chain", tmp_path)
+    held = path.read_bytes()
+    (tmp_path / ".chain.run.migrated").write_bytes(held)
+    assert migrate(path) is not None
+    assert (tmp_path / "chain.run.1").read_bytes() == held
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["chain.run", "chain.run.1"]
+
+
+def test_a_run_gets_its_name_back_where_the_migrated_file_cannot_take_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = unpack("chain", tmp_path)
+    held, rename = path.read_bytes(), Path.rename
+
+    def refuse(self: Path, to: Path) -> Path:
+        if self.name == ".chain.run.migrated":
+            raise OSError(5, "Input/output error")
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(InfrastructureError, match="Input/output error"):
+        migrate(path)
+    assert path.read_bytes() == held
+    assert [file.name for file in tmp_path.iterdir()] == ["chain.run"]
+
+
+@pytest.mark.parametrize("out", [None, "new.run"])
+def test_who_may_not_read_a_run_may_not_read_it_migrated(out: str | None, tmp_path: Path) -> None:
+    path = unpack("chain", tmp_path)
+    path.chmod(0o600)
+    done = migrate(path, out and tmp_path / out)
+    assert done is not None
+    assert done.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    done = trunkline(tmp_path, "migrate", ".")
+    assert (done.returncode, done.stderr) == (2, "error: . is a directory, expected a run file")

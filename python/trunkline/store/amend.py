@@ -230,6 +230,7 @@ def copied(path: Path, out: Path) -> Iterator[Path]:
         with written(out):
             remove(part, ())
             part.touch()
+            part.chmod(path.stat().st_mode & 0o777 | 0o600)  # no one reads the copy who may not read the run
             with contextlib.closing(connect(path)) as source, contextlib.closing(connect_to_write(part)) as copy:
                 source.backup(copy)
         yield part

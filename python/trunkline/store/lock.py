@@ -204,14 +204,19 @@ def set_aside(path: Path) -> Path | None:
             raise RunFileError(refused)
         names = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
         aside = next(name for name in names if not any(map(os.path.lexists, files_of(name))))
-        for file, name in reversed(list(zip(files_of(path), files_of(aside), strict=True))):
-            with contextlib.suppress(FileNotFoundError):
-                file.rename(name)
+        rename(path, aside)
     except OSError as problem:
         raise _failed(path, "renamed", problem) from None
     finally:
         lock.release()
     return aside
+
+
+def rename(path: Path, to: Path) -> None:
+    """Rename a run file that no process writes, and SQLite's files beside it before it."""
+    for file, name in reversed(list(zip(files_of(path), files_of(to), strict=True))):
+        with contextlib.suppress(FileNotFoundError):
+            file.rename(name)
 
 
 def remove(path: Path, made: Sequence[Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,7 +16,7 @@ from trunkline._internal.text import printable
 from trunkline.errors import RunFileError
 from trunkline.store import schema
 from trunkline.store.amend import copied
-from trunkline.store.lock import is_written, set_aside, taken_by
+from trunkline.store.lock import is_written, remove, rename, set_aside, taken_by
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import HERE, SCHEMA_VERSION, meta_entry
 from trunkline.store.sqlite import as_text, connect, connect_to_write, damaged, files_of, fold, transaction, written
@@ -76,8 +77,8 @@ def migrate(path: str | Path, out: str | Path | None = None) -> Migrated | None:
         InfrastructureError: The file cannot be written.
     """
     path = Path(path)
-    looked = _looks(path)
     with RunReader.open(path) as reader:
+        looked = _looks(path)
         if is_written(path):
             raise taken_by(path)
         before = _version(path)
@@ -90,8 +91,11 @@ def migrate(path: str | Path, out: str | Path | None = None) -> Migrated | None:
             _seal(part, before)
         return Migrated(Path(out), path, before)
     beside = path.with_name(f".{path.name}.migrated")
+    if not is_written(beside):
+        remove(beside, ())  # of a process that was killed
     with copied(path, beside) as part:
         _seal(part, before)
+    kept = None
     try:
         if _looks(path) != looked:
             raise RunFileError(f"{printable(str(path))} was written by another process meanwhile: try again")
@@ -101,6 +105,8 @@ def migrate(path: str | Path, out: str | Path | None = None) -> Migrated | None:
             beside.rename(path)
     except BaseException:
         beside.unlink(missing_ok=True)
+        if kept is not None and not os.path.lexists(path):
+            rename(kept, path)
         raise
     return Migrated(path, kept, before)
 
