@@ -271,7 +271,8 @@ def strange_parameters(site: Path) -> list[str]:
         if not hasattr(one, "__struct_fields__") or "def __init__" in inspect.getsource(one):
             continue
         shown = texts.partition(f'id="{name}"')[2].partition("</pre>")[0].rpartition("<pre>")[2]
-        signature = html.unescape(re.sub("<[^>]+>", "", shown)).strip().partition("(")[2]
+        # On several lines where a formatter is installed.
+        signature = " ".join(html.unescape(re.sub("<[^>]+>", "", shown)).split()).partition("(")[2].lstrip()
         # As a call, since what is wrong need not make a signature.
         names = re.findall(r"(?:^|, )(\w+)(?=[:=])", re.sub(r"\[.*?\](?=[,\s)|])|(?<==).\{.*?\}", "", signature))
         found += [f"{name}({word}=)" for word in sorted({*names} ^ {*inspect.signature(one).parameters})]
@@ -283,7 +284,7 @@ if __name__ == "__main__":
         if missing := not_rendered(Path(sys.argv[2])):
             sys.exit(f"these public names are not on the site: {', '.join(missing)}")
         if strange := strange_parameters(Path(sys.argv[2])):
-            sys.exit(f"these parameters are only on the site, or only in the code: {', '.join(strange)}")
+            sys.exit(f"these parameters are only on the site, or only in the code: {', '.join(strange[:20])}")
     else:
         for path, maker in makers().items():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -58,8 +58,8 @@ _EPILOG = """\b
 Exit codes:
   0    done
   1    more rollouts broke than --fail-on-error allows, fewer groups were kept than --groups,
-       or the run's budget or time left tasks that were not begun or cut tries, or a reward
-       scored nothing
+       or the run's budget or time left tasks that were not begun or cut tries; check found
+       damage, score gave no try a value, answers or report got no usable reply
   2    a mistake in the call or its input files
   3    infrastructure: the endpoint, a worker, the disk
   70   an unexpected error, in trunkline or in code that it was given: the traceback says where

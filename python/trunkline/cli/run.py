@@ -416,11 +416,15 @@ def _strategy(given: str, **of_chains: int | None) -> Strategy:
     for name, value in of_chains.items():
         if value is None:
             continue
-        if given.partition(":")[0] != "chain":
+        option = "rollouts" if name == "n" else name
+        kind, _, options = given.partition(":")
+        if kind != "chain":
             raise ConfigError(
-                f"--{'rollouts' if name == 'n' else name} {value} is for chains; --strategy {given!r} itself says how "
-                "many rollouts it makes, and when, which --dry-run shows"
+                f"--{option} {value} is for chains; --strategy {given!r} itself says how many rollouts it makes, and "
+                "when, which --dry-run shows"
             )
+        if any(one.partition("=")[0].strip() == name for one in options.split(",")):
+            raise ConfigError(f"--{option} {value} and --strategy {given!r} say the same thing: leave one of them out")
         given += f"{',' if ':' in given else ':'}{name}={value}"
     made = STRATEGIES.make(given, "--strategy")
     if not isinstance(made, Strategy):

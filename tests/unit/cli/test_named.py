@@ -156,7 +156,7 @@ def test_rollouts_is_for_chains_alone():
     assert _strategy("chain", n=4) == Chain(4)
     assert _strategy("chain", n=4, wave=2) == Chain(4, wave=2)
     assert _strategy("chain:avoid=true", n=4) == Chain(4, avoid=True)
-    with pytest.raises(ConfigError, match="option n is given twice"):
+    with pytest.raises(ConfigError, match="--rollouts 4 and --strategy 'chain:n=2' say the same thing"):
         _strategy("chain:n=2", n=4)
     with pytest.raises(ConfigError, match="--rollouts 4 is for chains; --strategy 'tree-grpo' itself says"):
         _strategy("tree-grpo", n=4)
