@@ -81,6 +81,7 @@ def makers() -> dict[Path, Callable[[], str]]:
     pages = {REFERENCE / "cli.md": _command_line, REFERENCE / "errors.md": _errors}
     pages[DECISIONS / "index.md"] = _decisions
     pages[REFERENCE / "api" / "trunkline.md"] = partial(_api_of_all, groups)
+    pages[REFERENCE / "api" / "compat.md"] = _api_of_compat
     return pages | {REFERENCE / "api" / f"{group}.md": partial(_api_of, group) for group in groups}
 
 
@@ -96,6 +97,11 @@ def _api_of(group: str) -> str:
     names = [name for name in module.__all__ if not isinstance(getattr(module, name), ModuleType)]
     text = _api(f"tl.{group}", _first_line(module) + "\n", f"trunkline.{group}", names)
     return text + _adapters() if group == "train" else text
+
+
+def _api_of_compat() -> str:
+    module = importlib.import_module("trunkline.compat")
+    return _api("trunkline.compat", _first_line(module) + "\n", "trunkline.compat", module.__all__)
 
 
 def _adapters() -> str:
