@@ -116,8 +116,8 @@ def test_the_same_strategies_from_the_command_line(url: str, world: Path, tmp_pa
         assert reader.settings["strategy"] == {"kind": "Recheck", "options": {"most": 3}}
 
 
-def test_the_design_page_shows_the_strategy_that_is_run_here():
-    page = ROOT / "docs" / "design" / "strategies.md"
+def test_the_page_on_strategies_shows_the_strategy_that_is_run_here():
+    page = ROOT / "docs" / "how-to" / "strategies.md"
     assert inspect.getsource(Recheck) in page.read_text()
 
 
