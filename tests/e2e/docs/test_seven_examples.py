@@ -43,9 +43,8 @@ def run(name: str, folder: Path) -> str:
     if readme.is_file():
         done = doc_pages.run(readme, folder, port=doc_pages.free_port())
         assert done.code == 0, done.output
-        if not done.kept_back:
-            missing = doc_pages.missing_lines(doc_pages.blocks(readme.read_text("utf-8")), done.output)
-            assert list(missing) == []
+        missing = doc_pages.missing_lines(doc_pages.blocks(readme.read_text("utf-8")), done)
+        assert list(missing) == [], done.output
         return done.output
     (command,) = headers(folder)
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("OPENAI_", "TRUNKLINE_"))}
