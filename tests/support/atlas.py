@@ -58,6 +58,7 @@ def holding(country: str) -> str:
     """
     for _ in range(3):
         ctypes.PyDLL(None).usleep(1_300_000)
+        time.sleep(0.3)  # within this function still, when the other threads run again
     return f"capital: {CAPITALS[country]}"
 
 
