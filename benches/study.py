@@ -33,6 +33,12 @@ _CUT = "**This study was stopped before its end.**\n\n"
 _LENGTHS = 24
 """Questions of each length by which it is measured what sharing saves."""
 
+_PRESETS = click.option(
+    "--presets", default=",".join(PRESETS), show_default=True, help="How the model errs: some, by comma."
+)
+_STRATEGIES = click.option(
+    "--strategies", default="", help="Strategies by how their names begin, by comma.  [default: all]"
+)
 _FIRST = click.option(
     "--first-world", type=click.IntRange(0, 1_000_000), help=f"Seed of the first world.  [default: {FIRST_WORLD}]"
 )
@@ -46,8 +52,8 @@ def app() -> None:
 
 
 @app.command()
-@click.option("--presets", default=",".join(PRESETS), show_default=True, help="How the model errs: some, by comma.")
-@click.option("--strategies", default="", help="Strategies by how their names begin, by comma.  [default: all]")
+@_PRESETS
+@_STRATEGIES
 @_FIRST
 @_WORLDS
 @click.option("--questions", type=click.IntRange(1, 300), help="Questions of each world.  [default: 40]")
@@ -122,8 +128,8 @@ def sharing(questions: int, out: Path | None) -> None:
 
 
 @app.command()
-@click.option("--presets", default=",".join(PRESETS), show_default=True, help="How the model errs: some, by comma.")
-@click.option("--strategies", default="", help="Strategies by how their names begin, by comma.  [default: all]")
+@_PRESETS
+@_STRATEGIES
 @_FIRST
 @_WORLDS
 @click.option("--questions", type=click.IntRange(2, 300), help="Questions of each world.  [default: 40]")
@@ -159,7 +165,7 @@ def saved(
 
 
 @app.command()
-@click.option("--presets", default=",".join(PRESETS), show_default=True, help="How the model errs: some, by comma.")
+@_PRESETS
 @_FIRST
 @_WORLDS
 @click.option("--questions", type=click.IntRange(1, 300), help="Questions of each world.  [default: 40]")

@@ -378,8 +378,8 @@ _AGENT_OPTIONS: Final = (
     click.option(
         "--on-divergence",
         type=click.Choice(["fail", "branch", "count"]),
-        help="What becomes of a try whose agent, started again, asks something else: it fails; or a try of its own "
-        "goes on from there, which is not scored (branch) or counts as others do (count).  [default: fail]",
+        help="A try whose agent, started again, asks something else fails, or is continued from there as a new try, "
+        "which is not scored (branch) or counts as others do (count).  [default: fail]",
     ),
     click.option(
         "--agent-env", multiple=True, metavar="NAME[=VALUE]", help="A variable that the agent gets; repeatable."

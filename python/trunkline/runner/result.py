@@ -90,7 +90,7 @@ class Run:
             return task_id in reader.task_ids()
 
     def __getitem__(self, task_id: str) -> Tree:
-        """Return the tree of one task by its id; raises ``UsageError`` if there is none."""
+        """Return the tree of one task by its id; raises ``UsageError`` for an unknown id."""
         with RunReader.open(self.path) as reader:
             return reader.tree(task_id)
 

@@ -432,7 +432,7 @@ class Tree:
         return Node(self, 0)
 
     def node(self, id: int) -> Node:
-        """The node of that number; raises ``TreeError`` if there is none."""
+        """The node of that number; raises ``TreeError`` for an unknown number."""
         return Node(self, id)
 
     @property
