@@ -287,6 +287,7 @@ def test_a_run_grows_on_the_page_and_is_drained_by_a_button(
     with served(path) as server:
         with ControlSocket(path, interrupt, Progress(3, 9, retries=3, retry_causes={"timeout": 1, "429": 2})):
             page.open(server.url).has("running", "#head").has("0 of 3 tasks", "#head")
+            page.script("document.querySelector('[data-action=drain]').focus()")
             for number, (task, tries) in enumerate(TASKS[:2]):
                 add(writer, number, task, tries)
                 page.has(f"{number + 1} of 3 tasks", "#head")
@@ -294,6 +295,8 @@ def test_a_run_grows_on_the_page_and_is_drained_by_a_button(
             shown = re.compile(r"\d % \[[\d.]+, [\d.]+\] right.*0.000\d+ spent", re.DOTALL)
             page.until(lambda: shown.search(page.text("#head")))
             page.has("retries 10: 2 × 429, 1 × timeout", "#head")
+            focused = page.script("return document.activeElement.dataset.action")
+            assert focused == "drain", "what did not change stays where it is, so a press that has begun is not lost"
             page.click("[data-action=drain]").has("drain asked", "#head")
             assert pressed.wait(WAIT)
             page.click("[data-action=stop]").driver.switch_to.alert.dismiss()

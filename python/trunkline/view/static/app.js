@@ -31,10 +31,26 @@ function fill(made, given, children) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
     else made.setAttribute(key, value === true && !key.startsWith("aria-") ? "" : String(value));
   }
-  made.append(...children.flat().filter((one) => one !== null && one !== undefined && one !== false));
+  made.append(...shown(children));
 }
 
-const put = (place, ...children) => place.replaceChildren(...children.flat().filter((one) => one !== null && one !== undefined && one !== false));
+const shown = (children) => children.flat().filter((one) => one !== null && one !== undefined && one !== false);
+const put = (place, ...children) => place.replaceChildren(...shown(children));
+
+// As put does, but elements that did not change stay, and with them the focus, the scrolling and a press that has begun.
+function update(place, ...children) {
+  const old = [...place.childNodes];
+  const made = shown(children);
+  made.forEach((one, nth) => {
+    const was = old[nth];
+    if (!was) place.append(one);
+    else if (was.isEqualNode(one)) return;
+    else if (was instanceof Element && was.cloneNode().isEqualNode(one.cloneNode())) update(was, ...one.childNodes);
+    else was.replaceWith(one);
+  });
+  old.slice(made.length).forEach((one) => one.remove());
+}
+
 const known = (value) => value !== null && value !== undefined;
 const count = (value) => (known(value) ? Math.round(value).toLocaleString("en-US") : "–");
 const counted = (value, one) => `${count(value)} ${one}${value === 1 ? "" : "s"}`;
@@ -190,7 +206,7 @@ const guarded = (work) => async (...given) => {
 // The head of the page.
 
 function head() {
-  $("head").replaceChildren(...state.runs.map((run, number) => {
+  update($("head"), state.runs.map((run, number) => {
     const done = run.progress ?? {};
     const again = retries(Math.max(run.retries, done.retries ?? 0), done.retry_causes ?? run.retry_causes);
     const figures = [
@@ -206,13 +222,13 @@ function head() {
       state.summaries[number] && money(state.summaries[number].spent) ? figure(money(state.summaries[number].spent), "spent") : null,
       known(done.latency) ? figure(duration(done.latency), "a call") : null,
       run.loss ? h("span", { class: "bad" }, run.loss) : null,
-      ...(run.controls && source.control ? ["drain", "stop"].map((action) => h("button", {
-        title: action === "drain" ? "Begin nothing new; requests in flight may return" : "Do not wait for requests in flight",
-        "data-action": action, onclick: guarded(() => press(number, action)),
-      }, run.asked === action ? `${action} asked` : action)) : []),
     ];
+    const buttons = run.controls && source.control ? ["drain", "stop"].map((action) => h("button", {
+      title: action === "drain" ? "Begin nothing new; requests in flight may return" : "Do not wait for requests in flight",
+      "data-action": action, onclick: guarded(() => press(number, action)),
+    }, run.asked === action ? `${action} asked` : action)) : [];
     const name = state.runs.length > 1 ? `${"AB"[number]}  ${run.name}` : run.name;
-    return h("div", { class: "run" }, h("h1", {}, name), ...figures);
+    return h("div", { class: "run" }, h("h1", {}, name), h("div", { class: "group" }, figures), h("div", { class: "group" }, buttons));
   }));
   document.title = `${state.runs.map((run) => run.name).join(" | ")} – Trunkline`;
 }
@@ -359,7 +375,7 @@ function rows() {
     query.page += by;
     return load();
   });
-  put($("rows"), 
+  update($("rows"),
     h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, state.rows.map(row)))),
     state.rows.length ? null : h("p", { class: "soft" }, "No task is like that."),
     h("div", { class: "pages" },
