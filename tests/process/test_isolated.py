@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
-from perils import DEEDS, descriptors, gone_within, live, peril, peril_async, stuck
+from descriptors import open_descriptors
+from perils import DEEDS, gone_within, live, peril, peril_async, stuck
 from places import python_path
 
 from trunkline.errors import ConfigError, CrossingError
@@ -34,11 +35,11 @@ def marker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 @pytest.fixture
 async def box(marker: str):
     toolbox = Toolbox([peril, peril_async, stuck], limit=1000)
-    before = descriptors()
+    before = open_descriptors()
     yield toolbox
     await toolbox.close()
     assert live(marker) == []
-    assert descriptors() == before
+    assert not open_descriptors() - before
 
 
 async def do(box: Toolbox, deed: str, name: str = "peril"):

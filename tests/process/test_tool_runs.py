@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 from atlas import CAPITALS, agent, tasks
+from descriptors import open_descriptors
 from foreign import message, serving
-from perils import BAD, calm_lookup, descriptors, gone_within, pay, pay_slowly, perilous_lookup, retry
+from perils import BAD, calm_lookup, gone_within, pay, pay_slowly, perilous_lookup, retry
 from resuming import environment, wait_for
 
 from trunkline.llm.config import LLM
@@ -187,10 +188,10 @@ def test_isolated_tools_of_a_script_are_found_by_its_path(tmp_path: Path, worker
 async def test_runs_leave_no_descriptor_and_no_task(tmp_path: Path):
     with serving(call_then_quote) as server:
         llm = LLM(server.url, max_concurrency=8)
-        before = descriptors()
+        before = open_descriptors()
         await arun(agent(tools=[perilous_lookup]), tasks()[-1:], llm=llm, workers=0, out=tmp_path / "r")
         deadline = time.monotonic() + 5
-        while descriptors() > before and time.monotonic() < deadline:
+        while open_descriptors() - before and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
-        assert descriptors() <= before
+        assert not open_descriptors() - before
         assert len(asyncio.all_tasks()) == 1

@@ -240,11 +240,6 @@ async def pay_slowly(country: str) -> str:
     return "paid"
 
 
-def descriptors() -> int:
-    """How many descriptors this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def live(marker: str) -> list[int]:
     """Live processes whose environment carries a marker, but for this one."""
     found = []
