@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import signal
 import subprocess
 import tempfile
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ from trunkline.strategies.chain import Chain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from types import FrameType
 
     from trunkline.llm.capabilities import Capabilities
     from trunkline.llm.servers import ServerFacts
@@ -202,22 +204,38 @@ def execute(ctx: click.Context, /, command: tuple[str, ...], preset: str, seed: 
     with tempfile.TemporaryDirectory(prefix="trunkline-sim-") as folder, simulator(preset, latency=False) as url:
         write_world(make_world(seed), Path(folder))
         env = os.environ | {"OPENAI_BASE_URL": url, CORPUS_VARIABLE: str(Path(folder) / "corpus.jsonl")}
-        try:
-            process = subprocess.Popen(command, env=env)
-        except OSError as problem:
-            raise ConfigError(f"cannot run {printable(command[0])}: {problem.strerror or problem}") from None
-        code = _ended(process)
+        code = _run_command(command, env)
     ctx.exit(code if code >= 0 else 128 - code)
 
 
-def _ended(process: subprocess.Popen[bytes]) -> int:
-    """The exit code of a process that gets the signals of this one; Ctrl-C reaches it by itself."""
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt as stop:
-            if (signum := getattr(stop, "signum", None)) is not None:
-                process.send_signal(signum)
+def _run_command(command: tuple[str, ...], env: dict[str, str]) -> int:
+    """Run a command to its end, and return its exit code; signals are passed on to it.
+
+    They are not raised here: raised as ``waitpid`` returns, they would lose the exit code.
+    """
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(signum: int, _: FrameType | None) -> None:
+        if process is None:
+            early.append(signum)
+        elif signum != signal.SIGINT:  # Ctrl-C reaches the command by itself
+            process.send_signal(signum)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {n: handler for n in numbers if (handler := signal.getsignal(n)) not in (None, signal.SIG_IGN)}
+    for number in before:
+        signal.signal(number, pass_on)
+    try:
+        process = subprocess.Popen(command, env=env)
+        for signum in early:
+            process.send_signal(signum)
+        return process.wait()
+    except OSError as problem:
+        raise ConfigError(f"cannot run {printable(command[0])}: {problem.strerror or problem}") from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 _WORDS = {True: "yes", False: "no", None: "did not show"}

@@ -100,3 +100,14 @@ def test_a_signal_ends_the_command_and_the_simulator(signum: int, tmp_path: Path
         process.send_signal(signum)
     process.communicate(timeout=60)
     assert process.returncode == (143 if signum == signal.SIGTERM else 130)
+
+
+def test_a_signal_as_the_command_ends_does_not_change_its_exit_code(tmp_path: Path, env: dict[str, str]):
+    """Raised as ``waitpid`` returned, it lost the code in one of a hundred; 0 was returned."""
+    ends = ["sh", "-c", "kill -INT $PPID; exit 7"]
+    again = (
+        "import os; from trunkline.cli.demo import _run_command\n"
+        f"print({{_run_command({ends}, os.environ) for _ in range(300)}})"
+    )
+    done = asked([sys.executable, "-c", again], tmp_path, env)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{7}\n", "")
