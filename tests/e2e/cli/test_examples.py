@@ -104,7 +104,7 @@ def test_a_signal_ends_the_command_and_the_simulator(signum: int, tmp_path: Path
 
 def test_a_signal_as_the_command_ends_does_not_change_its_exit_code(tmp_path: Path, env: dict[str, str]):
     """Raised as ``waitpid`` returned, it lost the code in one of a hundred; 0 was returned."""
-    ends = ["sh", "-c", "kill -INT $PPID; exit 7"]
+    ends = ["sh", "-c", "trap '' INT; kill -INT $PPID; exit 7"]
     again = (
         "import os; from trunkline.cli.demo import _run_command\n"
         f"print({{_run_command({ends}, os.environ) for _ in range(300)}})"
