@@ -102,12 +102,17 @@ def test_a_signal_ends_the_command_and_the_simulator(signum: int, tmp_path: Path
     assert process.returncode == (143 if signum == signal.SIGTERM else 130)
 
 
-def test_a_signal_as_the_command_ends_does_not_change_its_exit_code(tmp_path: Path, env: dict[str, str]):
-    """Raised as ``waitpid`` returned, it lost the code in one of a hundred; 0 was returned."""
-    ends = ["sh", "-c", "trap '' INT; kill -INT $PPID; exit 7"]
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("trap '' INT; kill -INT $PPID; exit 7", 7), ("kill -TERM $PPID; exec sleep 100", -signal.SIGTERM)],
+)
+def test_a_signal_loses_neither_the_exit_code_nor_the_command(
+    script: str, code: int, tmp_path: Path, env: dict[str, str]
+):
+    """Raised as ``waitpid`` returned, it lost the code once in a hundred; as ``Popen`` returned, the command."""
     again = (
         "import os; from trunkline.cli.demo import _run_command\n"
-        f"print({{_run_command({ends}, os.environ) for _ in range(300)}})"
+        f"print({{_run_command(['sh', '-c', {script!r}], os.environ) for _ in range(200)}})"
     )
     done = asked([sys.executable, "-c", again], tmp_path, env)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "{7}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{{{int(code)}}}\n", "")
