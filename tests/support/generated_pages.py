@@ -207,6 +207,7 @@ def _of_command(command: click.Command, context: click.Context, path: str) -> It
         return
     yield f"```text\n{command.get_usage(context)}\n```\n"
     formatter = _Tables()
+    command._help_option = None  # click keeps that of the first context, which in tests may be one without -h
     command.format_help_text(context, formatter)
     command.format_options(context, formatter)
     command.format_epilog(context, formatter)
