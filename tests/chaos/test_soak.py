@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from atlas import agent
 from foreign import message, serving
 from havoc import descriptors
+from trunkline_children import children
 
 from trunkline._internal.resources import resident
 from trunkline.llm.config import LLM
@@ -28,17 +28,6 @@ FULL = bool(os.environ.get("TRUNKLINE_FULL_FAULTS"))
 TASKS, EACH, EVERY, KILLS = (100_000, 10, 30.0, 1_000_000) if FULL else (600, 4, 1.0, 3)
 GROWTH = 24 << 20
 """Bytes that the controller may come to hold between the first third of a run and its end, whatever its size."""
-
-
-def workers() -> Iterator[int]:
-    """Workers of this process."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and b"trunkline.worker.main" in (stat.parent / "cmdline").read_bytes():
-                yield int(stat.parent.name)
-        except OSError:
-            continue
 
 
 class Watch:
@@ -57,9 +46,9 @@ class Watch:
         if self.killed == KILLS:
             return  # A slow machine would do little else.
         # On a machine with other work a new worker takes its time; who dies before it did anything counts as hopeless.
-        if time.monotonic() >= self._due and shot.tasks_done >= self._done + 20 and (there := list(workers())):
+        if time.monotonic() >= self._due and shot.tasks_done >= self._done + 20 and (there := children()):
             self._due, self._done = time.monotonic() + EVERY, shot.tasks_done
-            os.kill(min(there), signal.SIGKILL)
+            os.kill(there[0], signal.SIGKILL)
             self.killed += 1
 
 
@@ -100,4 +89,4 @@ def test_a_long_run_holds_what_a_short_one_does(tmp_path: Path):
         assert reader.check() == []
     assert (summary.rollouts, summary.failed) == (TASKS * EACH, 0)
     assert "quarantined" not in kinds
-    assert not list(workers())
+    assert not children()
