@@ -140,7 +140,9 @@ impl Model {
                 return (batches, Some(due));
             }
             if running == 0 {
-                self.rows.iter_mut().for_each(|row| row.called = true);
+                let called: Vec<bool> =
+                    self.rows.iter().map(|row| self.due(&self.same(row)[0], running, away) <= now).collect();
+                self.rows.iter_mut().zip(called).for_each(|(row, called)| row.called = called);
             }
             let mut weight = 0;
             let same = self.same(&first);

@@ -42,6 +42,21 @@ def test_what_lanes_do_says_how_long_rows_wait(running: int, away: int, due: flo
     assert queue.next(0.0, 1, running, away) == (([], due) if due else ([rows], None))
 
 
+def test_a_queue_that_waits_for_lanes_in_tools_is_not_called_with_another_that_is_due() -> None:
+    queue: BatchQueue[Row] = BatchQueue(3, 600.0, 600.0, False, True)
+    one, two, three = Row(1), Row(2), Row(3)
+    queue.add(one, "m", "searcher", (0, 0), 1, 0.0)
+    queue.add(two, "m", "answerer", (0, 0), 1, 0.0)
+    assert queue.next(0.0, 1, 0, 0) == ([[one]], None)
+    queue.add(three, "m", "verifier", (0, 0), 1, 1.0)
+    assert queue.next(1.0, 1, 0, 1) == ([[two]], None), "that was called with the first"
+    queue.freed(2.0)
+    assert queue.next(2.0, 1, 0, 1) == ([], 602.0)
+    four = Row(4)
+    queue.add(four, "m", "verifier", (0, 0), 1, 3.0)
+    assert queue.next(3.0, 1, 0, 0) == ([[three, four]], None)
+
+
 def test_a_wait_counts_from_when_the_engine_was_freed() -> None:
     queue: BatchQueue[Row] = BatchQueue(3, 5.0, 2.0, True, True)
     filled(queue, 1)

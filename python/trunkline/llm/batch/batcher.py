@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from trunkline.llm.types import Reply, Request
 
 
-_QUIET: Final = 8  # turns of the event loop without a new request after which no rollout is still about to ask
+_QUIET: Final = 8  # turns of the event loop without a new request or reply after which no rollout is still about to ask
 _LEAVE_WITHIN: Final = 2.0  # seconds that a cancelled engine has to end
 _WORDS: Final = 1000  # characters that are kept of what an engine's exception says
 _KINDS: Final = (BadRequest, ContextTooLong, ContentFiltered, LLMError)
@@ -60,7 +60,7 @@ class Batcher:
         self._waiting: BatchQueue[PendingPrompt] = BatchQueue(
             settings.max_batch, settings.max_wait, settings.tool_wait, settings.fuse_calls, settings.regroup
         )
-        self._last = 0
+        self._changes = 0
         self.expects = False
         self._calls: dict[asyncio.Task[None], set[PendingPrompt]] = {}
         self._looking = False
@@ -110,7 +110,8 @@ class Batcher:
             part.fail(LLMError(f"{self._engine.name} is closed"))
             return part
         step, now = (labels.step, labels.asked), asyncio.get_running_loop().time()
-        part.number = self._last = self._waiting.add(part, labels.model, labels.role, step, prompt.n, now)
+        part.number = self._waiting.add(part, labels.model, labels.role, step, prompt.n, now)
+        self._changes += 1
         if not self._looking:
             self._stir()
         return part
@@ -131,14 +132,14 @@ class Batcher:
         """Check for a due batch once everything that is ready to run has run."""
         if not self._looking and not self._closed and self._waiting:
             self._looking = True
-            asyncio.get_running_loop().call_soon(self._settle, _QUIET, self._last)
+            asyncio.get_running_loop().call_soon(self._settle, _QUIET, self._changes)
 
-    def _settle(self, quiet: int, last: int) -> None:
+    def _settle(self, quiet: int, changes: int) -> None:
         """Let the loop turn until no new request arrives: rollouts that one reply woke ask one after the other."""
-        if last != self._last or self.expects:
+        if changes != self._changes or self.expects:
             quiet = _QUIET
         if quiet and not self._waiting.full:
-            asyncio.get_running_loop().call_soon(self._settle, quiet - 1, self._last)
+            asyncio.get_running_loop().call_soon(self._settle, quiet - 1, self._changes)
             return
         self._looking = False
         self._look()
@@ -193,6 +194,7 @@ class Batcher:
             if part.outcomes is None:
                 part.fail(LLMError(f"{self._engine.name} was stopped", retryable=True))
         self._waiting.freed(call.get_loop().time())
+        self._changes += 1
         self._stir()
 
     def drop(self, parts: Sequence[PendingPrompt]) -> None:

@@ -110,7 +110,8 @@ impl<T> BatchQueue<T> {
     /// Take at most `calls` batches that are due, and say when the next one is, if none of these is left.
     ///
     /// A batch is due if it is full, if no lane runs or is away, or after the wait of the rules. The one that has been due
-    /// longest is first. Once no lane runs, no row can join, so all queues are called: each is due until a batch of it leaves.
+    /// longest is first. Once no lane runs, no row can join those that are due, so these are called: each is due until a batch of
+    /// it leaves.
     pub fn next(&mut self, now: f64, calls: usize, running: usize, away: usize) -> (Vec<Vec<T>>, Option<f64>) {
         let rules = self.rules;
         let wait = if running > 0 {
@@ -127,7 +128,9 @@ impl<T> BatchQueue<T> {
                 return (batches, Some(due));
             }
             if running == 0 {
-                self.queues.values_mut().for_each(|queue| queue.called = true);
+                for queue in self.queues.values_mut() {
+                    queue.called = queue.due(wait, rules.most, self.free_since).is_some_and(|(due, _)| due <= now);
+                }
             }
             batches.extend(self.queues.values_mut().nth(index).map(|queue| queue.take(rules.most)));
             self.forget_empty();
@@ -138,10 +141,8 @@ impl<T> BatchQueue<T> {
     /// The queue that is due first: when, the number of its first row, and its place.
     fn first(&self, wait: f64) -> Option<(f64, u64, usize)> {
         let due = self.queues.values().enumerate().filter_map(|(index, queue)| {
-            let (&number, row) = queue.rows.first_key_value()?;
-            let since = row.arrived.max(self.free_since);
-            let ready = queue.called || queue.weight >= self.rules.most;
-            Some((if ready { since } else { since + wait }, number, index))
+            let (due, number) = queue.due(wait, self.rules.most, self.free_since)?;
+            Some((due, number, index))
         });
         due.min_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)))
     }
@@ -158,6 +159,14 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
+    /// When a batch is due, and the number of its first row.
+    fn due(&self, wait: f64, most: u64, free_since: f64) -> Option<(f64, u64)> {
+        let (&number, row) = self.rows.first_key_value()?;
+        let since = row.arrived.max(free_since);
+        let ready = self.called || self.weight >= most;
+        Some((if ready { since } else { since + wait }, number))
+    }
+
     /// Take the rows that have waited longest, of at most this weight, but one at least.
     fn take(&mut self, most: u64) -> Vec<T> {
         let (mut batch, mut weight) = (Vec::new(), 0);

@@ -74,6 +74,29 @@ async def test_what_is_left_of_a_queue_that_was_too_long_waits_for_those_who_wer
     assert engine.seeds == [[0, 1], [2, 3]]
 
 
+@pytest.mark.parametrize("passes", range(12))
+async def test_rollouts_that_a_call_wakes_are_waited_for_whenever_it_ends(passes: int):
+    engine = Gated(open=False)
+    batcher = BatchLLM(engine, max_wait=LONG, tool_wait=0).open()
+    lanes = [batcher.activity.open() for _ in range(2)]
+    lanes[0].ask()
+    lanes[1].leave()
+    first = ask(batcher, 1)
+    first.add_done_callback(lambda _: lanes[0].run())
+    await turns()
+    assert engine.seeds == [[1]]
+    lanes[1].ask()
+    second = ask(batcher, 2)
+    await turns(passes)  # the batcher lets the loop turn, and sees the call end at any of its passes
+    engine.gate.set()
+    await first
+    await turns()
+    assert engine.seeds == [[1]]
+    lanes[0].ask()
+    await asyncio.gather(second, ask(batcher, 3))
+    assert engine.seeds == [[1], [2, 3]]
+
+
 async def test_all_that_is_due_goes_at_once_where_the_engine_takes_several_calls():
     engine = Gated(open=False)
     batcher = BatchLLM(engine, calls=2).open()
