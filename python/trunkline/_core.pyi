@@ -1417,8 +1417,8 @@ class BatchQueue(Generic[_Row]):
         """Take at most ``calls`` batches that are due, longest due first, and say when the next one is.
 
         A batch is due at once if it is full, or if no lane is ``running`` or ``away``; after the shorter wait if none
-        runs and some are away, after ``max_wait`` if some run. Once no lane runs, all rows that wait are called: they
-        follow one another though lanes run by then. The time is None where nothing waits, or no call is left.
+        runs and some are away, after ``max_wait`` if some run. Once no lane runs, all rows that are due are called:
+        they follow one another though lanes run by then. The time is None where nothing waits, or no call is left.
         """
 
     def __bool__(self) -> bool:
