@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import shutil
 import subprocess
@@ -38,11 +39,17 @@ def transport(request, monkeypatch) -> type:
     return AioTransport if request.param == "aio" else DirectTransport
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_is_left_of_others() -> None:
+    """Close what other tests left to the collector: closed during a test, it would hide what that test leaves."""
+    gc.collect()
+
+
 @pytest.fixture(autouse=True)
 async def _nothing_is_left(caplog) -> AsyncIterator[None]:
     """Compare descriptors, tasks and timers with those before, and look for the key in every log record.
 
-    There may be fewer than before: what an earlier test left to the garbage collector closes at any time.
+    There may be fewer than before, where other threads close something.
     """
     caplog.set_level(logging.DEBUG)
     before = held()
